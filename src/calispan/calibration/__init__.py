@@ -1,0 +1,1 @@
+"""One file a plug-in; each registers itself when the folder is first asked for a name."""

@@ -1,0 +1,1 @@
+"""What everything may import; imports nothing of ours."""

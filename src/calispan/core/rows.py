@@ -1,0 +1,1 @@
+"""Rows: one chunk of scored rows, and the per-row numbers that metrics share."""

@@ -1,0 +1,1 @@
+"""Methods: one file a plug-in; each registers itself when the folder is first asked for a name."""
