@@ -57,6 +57,11 @@ class Method(Protocol):
     @property
     def needs(self) -> Needs: ...
 
+    @property
+    def starts_at_zero_shot(self) -> bool:
+        """Whether zero training steps leave the zero-shot classifier."""
+        ...
+
     def fit(self, problem: Problem, objective: Objective, *, seed: int) -> Head: ...
 
 

@@ -35,8 +35,7 @@ class Entry(Generic[T]):
     @property
     def summary(self) -> str:
         """First sentence of the class's docstring."""
-        text = " ".join((self.recipe.__doc__ or "").split("\n\n")[0].split())
-        return text
+        return " ".join((self.recipe.__doc__ or "").split("\n\n")[0].split())
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -201,14 +200,22 @@ def load_folder(folder: str) -> None:
     if folder in _loaded:
         return
     _loaded.add(folder)
-    package = importlib.import_module(f"calispan.{folder}")
-    for module in sorted(_modules(package.__path__)):
+    for module in sorted(_modules(_path(folder))):
         importlib.import_module(f"calispan.{folder}.{module}")
     for point in importlib.metadata.entry_points(group=f"calispan.{folder}"):
         try:
             point.load()
         except Exception as error:  # another package's fault must not take this one down
             warnings.warn(f"Plug-in '{point.name}' ({point.value}) did not load: {error!r}.", CalispanWarning, 3)
+
+
+def _path(folder: str) -> Any:
+    try:
+        return importlib.import_module(f"calispan.{folder}").__path__
+    except ModuleNotFoundError as error:
+        if error.name != f"calispan.{folder}":
+            raise
+        return []  # a kind of which we bring none: entry points alone may fill it
 
 
 def _modules(path: Any) -> Iterator[str]:

@@ -11,6 +11,12 @@ from torch import Tensor
 from calispan.core.errors import InputError
 
 
+def generator(seed: int, stream: str) -> torch.Generator:
+    """A CPU generator for one named purpose: the same draws on every device, independent of other purposes."""
+    digest = hashlib.sha256(f"{seed}\0{stream}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
 def few_shot(labels: Tensor | Sequence[int], shots: int, *, seed: int, names: Sequence[str] | None = None) -> Tensor:
     """Indices of `shots` rows of each class (all of a smaller class), class by class.
 
@@ -36,12 +42,12 @@ def few_shot(labels: Tensor | Sequence[int], shots: int, *, seed: int, names: Se
 
 def folds(labels: Tensor, count: int, *, seed: int) -> Tensor:
     """A fold number for each row, spread evenly within every class. [n]"""
-    generator = torch.Generator().manual_seed(seed)
+    draws = generator(seed, "folds")
     labels = labels.cpu()
     fold = torch.empty(len(labels), dtype=torch.long)
     for label in torch.unique(labels).tolist():
         rows = (labels == label).nonzero()[:, 0]
-        rows = rows[torch.randperm(len(rows), generator=generator)]
+        rows = rows[torch.randperm(len(rows), generator=draws)]
         # Classes start at different folds, so that folds stay even when classes are small.
         fold[rows] = (torch.arange(len(rows)) + label) % count
     return fold

@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor
 
 from calispan.core.errors import StoreError
@@ -51,7 +52,9 @@ def save(value: Any, folder: str | os.PathLike[str], *, about: Mapping[str, Any]
     target.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     tree = _flatten(value, "value", tensors)
-    packed = to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    packed = to_bytes(
+        {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    )
     seal = fingerprint(packed)
     name = f"tensors-{seal[:12]}.safetensors"
     _publish(target / name, packed)
@@ -130,6 +133,9 @@ def _publish(path: Path, content: bytes) -> None:
 def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     match value:
         case Tensor():
+            for name, known in tensors.items():  # one tensor in two places is written once
+                if known is value:
+                    return {"tensor": name}
             tensors[path] = value
             return {"tensor": path}
         case None | bool() | int() | float() | str():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from calispan.core.errors import InputError, RecipeError
+from calispan.core.sampling import generator
 from calispan.core.types import Embeddings
 
 Optimizer = Literal["sgd", "adam", "adamw"]
@@ -74,20 +75,31 @@ def make_optimizer(recipe: Training, parameters: Sequence[Tensor]) -> torch.opti
 class Bank:
     """The rows a training step draws from: every augmented view of every support image."""
 
-    features: Tensor  # m d
+    features: Tensor  # m d, unit length
     labels: Tensor  # m
+    lengths: Tensor | None  # m, of the features before they were normalised, where known
     images: int  # how many different images the rows came from
 
     @staticmethod
     def of(support: Embeddings) -> Bank:
         """View 0 is the image itself; where there are augmented views, training sees those alone."""
         assert support.labels is not None
-        drawn = support.views[:, 1:] if support.views.shape[1] > 1 else support.views
+        first = 1 if support.views.shape[1] > 1 else 0
+        drawn = support.views[:, first:]
         return Bank(
-            drawn.reshape(-1, support.width), support.labels.repeat_interleave(drawn.shape[1]), len(support.labels)
+            drawn.reshape(-1, support.width),
+            support.labels.repeat_interleave(drawn.shape[1]),
+            None if support.lengths is None else support.lengths[:, first:].reshape(-1),
+            len(support.labels),
         )
 
-    def batches(self, batch_size: int, *, generator: torch.Generator) -> Iterator[Tensor]:
+    def first_views(self) -> Bank:
+        """One row an image: its first augmented view."""
+        every = len(self.features) // self.images
+        lengths = None if self.lengths is None else self.lengths[::every]
+        return Bank(self.features[::every], self.labels[::every], lengths, self.images)
+
+    def batches(self, batch_size: int, *, draws: torch.Generator) -> Iterator[Tensor]:
         """One epoch: rows without replacement, as many batches as the *images* would fill, each of full size.
 
         16,000 images of 20 views make 62 batches of 256 out of 320,000 rows. Fewer images than a batch make one
@@ -95,32 +107,43 @@ class Bank:
         """
         size = min(batch_size, self.images)
         count = self.images // size
-        order = torch.randperm(len(self.features), generator=generator)[: count * size]
-        yield from order.to(self.features.device, non_blocking=True).split(size)
+        order = torch.randperm(len(self.features), generator=draws)[: count * size]
+        yield from torch.split(order.to(self.features.device), size)
 
 
 StepLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def minimise(recipe: Training, parameters: Sequence[Tensor], support: Embeddings, loss_of: StepLoss, *, seed: int) -> None:
+def minimise(
+    recipe: Training,
+    parameters: Sequence[Tensor],
+    bank: Bank,
+    loss_of: StepLoss,
+    *,
+    seed: int,
+    after_epoch: Callable[[], None] | None = None,
+) -> None:
     """Train the parameters in place. `loss_of(features, labels, rows)` gives the loss of one batch.
 
     Draws come from a CPU generator, so the same seed gives the same batches on every device.
     """
-    if not len(support):
+    if not recipe.epochs:
+        return
+    if not len(bank.features):
         raise InputError("The support is empty; training needs at least one labelled row.")
-    bank = Bank.of(support)
-    generator = torch.Generator().manual_seed(seed)
+    draws = generator(seed, "batches")
     optimizer = make_optimizer(recipe, parameters)
     with fast_matmul(bank.features.device):
         for epoch in progress(range(1, recipe.epochs + 1), "training"):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(recipe.schedule, recipe.lr, epoch, recipe.epochs)
-            for rows in bank.batches(recipe.batch_size, generator=generator):
+            for rows in bank.batches(recipe.batch_size, draws=draws):
                 loss = loss_of(bank.features[rows], bank.labels[rows], rows)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
+            if after_epoch is not None:
+                after_epoch()
 
 
 @contextlib.contextmanager

@@ -6,17 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calispan.core.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from calispan.core.contracts import TextTower
 
-    Arrayish = Tensor | np.ndarray[Any, Any] | Sequence[Any]
+Arrayish = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 
 # A float16 row of unit length has a norm within about 1e-3 of one; anything farther was never normalised.
 _UNIT_TOLERANCE = 2e-3

@@ -1,0 +1,1 @@
+"""Labelled image sets. A file that registers itself here is a data set."""
