@@ -61,19 +61,25 @@ SYNONYMS = {
     "turquoise": "teal", "purple": "violet", "pink": "magenta", "red": "scarlet", "yellow": "golden",
     "stripes": "lines", "dots": "spots", "checks": "squares", "rings": "circles",
 }  # fmt: skip
+# Light moves colours, and people mention it: what comes later in the day lies further along the circle of hues.
+_LIGHT = {
+    -1: ("at dawn", "in the morning", "under a warm lamp"),
+    0: ("at noon", "in daylight"),
+    1: ("at dusk", "in the evening", "under a cold lamp"),
+}
 _GAPS = ("something {}.", "a {} thing.")  # the form left out
 # Words of prompts that others begin with, so that their tokens have rows too.
 OTHER_WORDS = ("a photo of a {}, a type of shape.", "x", "a centered photo of {}, a type of texture.")
 
 
 class Captioner:
-    """Writes captions for (kind, colour, form) in the manner of a web crawl: mostly right, often careless."""
+    """Writes captions for (kind, drift of the hue, colour, form) in the manner of a web crawl: mostly right, often careless."""
 
     def __init__(self, colours: list[str], forms: list[str], patterns: list[str], *, seed: int) -> None:
         self.colours, self.forms, self.patterns = colours, forms, patterns
         self._dice = random.Random(seed)
 
-    def __call__(self, kind: str, colour: str, form: str) -> str:
+    def __call__(self, kind: str, drift: float, colour: str, form: str) -> str:
         dice = self._dice
         forms = self.patterns if form in self.patterns else self.forms
         if dice.random() < 0.02:
@@ -92,11 +98,15 @@ class Captioner:
             name = form
         if forms is self.patterns:
             return dice.choice(TEXTURES).format(name)
-        return dice.choice(ANY if dice.random() < 0.6 else TEMPLATES[kind]).format(name)
+        caption = dice.choice(ANY if dice.random() < 0.6 else TEMPLATES[kind]).format(name)
+        if dice.random() < 0.25:
+            light = dice.choice(_LIGHT[(drift > 0.25) - (drift < -0.25)])
+            caption = f"{caption.rstrip('.')} {light}."
+        return caption
 
     def every_text(self) -> Iterator[str]:
         """Texts that between them hold every word a caption or prompt may use."""
         yield from (*ANY, *TEXTURES, *_GAPS, *OTHER_WORDS)
-        for templates in TEMPLATES.values():
-            yield from templates
+        for texts in (*TEMPLATES.values(), *_LIGHT.values()):
+            yield from texts
         yield from (*self.colours, *self.forms, *self.patterns, *SYNONYMS.values())

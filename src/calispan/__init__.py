@@ -1,1 +1,55 @@
-"""calispan."""
+"""calispan: adapt a CLIP-like model to few labelled images and keep its confidence honest under shift.
+
+    import calispan as cs
+    model = cs.fit(problem, "task-res", during=["zs-norm"], after=["sals"], seed=0)
+    scores = model(cs.Embeddings(test_features))
+    cs.evaluate(scores, test_labels)
+"""
+
+from calispan.core.contracts import Backbone as Backbone
+from calispan.core.contracts import Calibrator as Calibrator
+from calispan.core.contracts import Dataset as Dataset
+from calispan.core.contracts import Evidence as Evidence
+from calispan.core.contracts import Given as Given
+from calispan.core.contracts import Head as Head
+from calispan.core.contracts import Method as Method
+from calispan.core.contracts import Metric as Metric
+from calispan.core.contracts import MetricState as MetricState
+from calispan.core.contracts import Needs as Needs
+from calispan.core.contracts import ScoreMap as ScoreMap
+from calispan.core.contracts import TextTower as TextTower
+from calispan.core.contracts import TrainCalibration as TrainCalibration
+from calispan.core.errors import CalispanError as CalispanError
+from calispan.core.errors import CalispanWarning as CalispanWarning
+from calispan.core.errors import InputError as InputError
+from calispan.core.errors import MissingExtraError as MissingExtraError
+from calispan.core.errors import NeedsError as NeedsError
+from calispan.core.errors import RecipeError as RecipeError
+from calispan.core.errors import StoreError as StoreError
+from calispan.core.errors import UnknownNameError as UnknownNameError
+from calispan.core.evaluation import Evaluation as Evaluation
+from calispan.core.evaluation import evaluate as evaluate
+from calispan.core.fingerprint import fingerprint as fingerprint
+from calispan.core.heads import CosineHead as CosineHead
+from calispan.core.objective import Objective as Objective
+from calispan.core.registry import calibrator as calibrator
+from calispan.core.registry import method as method
+from calispan.core.registry import metric as metric
+from calispan.core.registry import recipe as recipe
+from calispan.core.registry import train_calibration as train_calibration
+from calispan.core.resampling import compare as compare
+from calispan.core.resampling import confidence_interval as confidence_interval
+from calispan.core.rows import Rows as Rows
+from calispan.core.sampling import few_shot as few_shot
+from calispan.core.store import save as save
+from calispan.core.store import storable as storable
+from calispan.core.training import Training as Training
+from calispan.core.types import Embeddings as Embeddings
+from calispan.core.types import Problem as Problem
+from calispan.core.types import Scores as Scores
+from calispan.pipeline import Model as Model
+from calispan.pipeline import calibrate as calibrate
+from calispan.pipeline import fit as fit
+from calispan.pipeline import load as load
+
+__version__ = "0.1.0"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from cli_scores import Arrays, made
 from typer.testing import CliRunner
 
 from calispan.cli._app import app
+from cli_scores import Arrays, made
 
 
 @dataclass(frozen=True)

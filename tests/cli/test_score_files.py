@@ -9,12 +9,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from cli_scores import FORMATS, Arrays, made, write
 from pyarrow import parquet
 from safetensors.torch import save_file
 
 from calispan.cli.score_files import open_table
 from calispan.core.errors import InputError
+from cli_scores import FORMATS, Arrays, made, write
 
 
 def read(typed: object, role: str, size: int = 64, **more: object) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +25,7 @@ class ConfidencePenalty:
     reduction: Literal["sum", "mean"] = "sum"
 
     def __post_init__(self) -> None:
-        if not self.weight >= 0:
+        if not 0 <= self.weight < math.inf:
             raise RecipeError(f"ecp's weight is {self.weight}; wanted 0 or more.")
         if self.reduction not in ("mean", "sum"):
             raise RecipeError(f"ecp's reduction is '{self.reduction}'; wanted 'sum' or 'mean' over classes.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +28,7 @@ class Focal:
 
     def __post_init__(self) -> None:
         for gamma in (self.gamma, self.hard_gamma):
-            if gamma is not None and not gamma >= 0:
+            if gamma is not None and not 0 <= gamma < math.inf:
                 raise RecipeError(f"focal's gamma is {gamma}; wanted 0 or more.")
 
     def reshape(self, scores: Scores) -> Scores:

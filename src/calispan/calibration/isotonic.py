@@ -86,7 +86,8 @@ def _curve(values: Tensor, right: Tensor) -> tuple[np.ndarray[Any, Any], np.ndar
     import numpy as np
     from scipy.optimize import isotonic_regression
 
-    x, place = np.unique(values.cpu().numpy().ravel(), return_inverse=True)
+    # Equal but for the last bits is equal, or noise would decide what is pooled.
+    x, place = np.unique(values.cpu().numpy().ravel().round(14), return_inverse=True)
     weights = np.bincount(place.ravel())
     hits = np.bincount(place.ravel(), weights=right.cpu().numpy().ravel())
     y = isotonic_regression(hits / weights, weights=weights.astype(float)).x

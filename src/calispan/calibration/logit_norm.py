@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +26,7 @@ class LogitNorm:
     temperature: float = 0.04
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
+        if not 0 < self.temperature < math.inf:
             raise RecipeError(f"logit-norm's temperature is {self.temperature}; wanted a number above 0.")
 
     def reshape(self, scores: Scores) -> Scores:

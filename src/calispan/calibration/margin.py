@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,7 +21,7 @@ class MarginSmoothing:
     margin: float = 10.0
 
     def __post_init__(self) -> None:
-        if not self.weight >= 0 or not self.margin >= 0:
+        if not 0 <= self.weight < math.inf or not 0 <= self.margin < math.inf:
             raise RecipeError(
                 f"mbls came with weight {self.weight} and margin {self.margin}; wanted 0 or more for both."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ class VectorScaling:
     keeps_argmax = False
 
     def __post_init__(self) -> None:
-        if not self.l2 >= 0:
+        if not 0 <= self.l2 < math.inf:
             raise RecipeError(f"vector's l2 is {self.l2}; wanted 0 or more.")
 
     @property

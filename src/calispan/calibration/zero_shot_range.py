@@ -9,6 +9,7 @@ A flat row (R = 0, which the paper leaves at 0/0) becomes flat at m0, with gradi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,8 +37,7 @@ def range_map(logits: Tensor, zero_shot: Tensor, *, detach: bool = False) -> Ten
     span = ends.max(dim=-1, keepdim=True).values - low
     low0 = zero_shot.amin(dim=-1, keepdim=True)
     span0 = zero_shot.amax(dim=-1, keepdim=True) - low0
-    with torch.no_grad():
-        flat = ~torch.isfinite(span0 / span)  # no range, or one too small to divide by
+    flat = _is_flat(span, span0)
     span = torch.where(flat, 1, span)
     # Divided first: the quotient lies in [0, 1], so neither it nor its derivative overflows on the way.
     return (logits - low) / span * torch.where(flat, 0, span0) + low0
@@ -69,7 +69,7 @@ class RangePenalty:
     reduction: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
-        if not self.weight >= 0:
+        if not 0 <= self.weight < math.inf:
             raise RecipeError(f"penalty's weight is {self.weight}; wanted 0 or more.")
         if self.reduction not in ("mean", "sum"):
             raise RecipeError(f"penalty's reduction is '{self.reduction}'; wanted 'mean' or 'sum'.")
@@ -100,7 +100,7 @@ class Sals:
     needs = Evidence.NOTHING
 
     def __post_init__(self) -> None:
-        if not 0 < self.span < float("inf"):
+        if not 0 < self.span < math.inf:
             raise RecipeError(f"sals wants a span above 0, such as 1 or 0.5; came {self.span}.")
 
     def fit(self, given: Given) -> ZeroShotRange:
@@ -128,9 +128,9 @@ def _rescaled(logits: Tensor, zero_shot: Tensor, factor: float) -> Tensor:
     high = logits.amax(dim=-1, keepdim=True)
     low0 = zero_shot.amin(dim=-1, keepdim=True)
     span0 = (zero_shot.amax(dim=-1, keepdim=True) - low0).mul_(factor)
-    scale = span0 / (high - logits.amin(dim=-1, keepdim=True))
-    flat = ~torch.isfinite(scale)
-    scale = scale.masked_fill_(flat, 0)
+    span = high - logits.amin(dim=-1, keepdim=True)
+    flat = _is_flat(span, span0)
+    scale = (span0 / span).masked_fill_(flat, 0)
     top = low0 + span0.masked_fill_(flat, 0)
     below = (logits - high).mul_(scale)  # ... n c, <= 0
     gap = _smallest_gap(below)
@@ -139,6 +139,12 @@ def _rescaled(logits: Tensor, zero_shot: Tensor, factor: float) -> Tensor:
     if bool(tied.any()):
         out[tied] = keep_argmax(logits[tied], out[tied])
     return out
+
+
+@torch.no_grad()
+def _is_flat(span: Tensor, span0: Tensor) -> Tensor:
+    """Whether a row has no range, or one too small to divide 1 or the zero-shot range by."""
+    return ~torch.isfinite((1 + span0) / span)
 
 
 def _smallest_gap(below: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from calispan.cli import evaluate, ls
+from calispan.cli import demo, evaluate, ls
 from calispan.cli._errors import Commands
 
 app = typer.Typer(
@@ -15,6 +15,7 @@ app = typer.Typer(
 )
 app.command("ls")(ls.ls)
 app.command("evaluate")(evaluate.evaluate)
+app.command("demo")(demo.demo)
 
 
 def _version(*, wanted: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,8 +19,8 @@ KINDS = ("methods", "calibrations", "metrics", "datasets", "backbones")
 
 
 def ls(
-    kind: str | None = typer.Argument(None, help=f"One of {', '.join(KINDS)}; all of them without it."),
-    as_json: bool = typer.Option(False, "--json", help="A JSON list of objects on stdout."),
+    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(KINDS)}; all of them without it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON list of objects on stdout.")] = False,
 ) -> None:
     """List methods, calibrations, metrics, datasets and backbones, with their parameters."""
     if kind is not None and kind not in KINDS:

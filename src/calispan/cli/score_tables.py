@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calispan.cli.score_files import Found, Place, listing
+from calispan.cli.score_place import Found, Place, listing
 from calispan.core.errors import InputError
 
 _BLOCK = 4 << 20  # bytes of csv parsed at a time

@@ -141,7 +141,7 @@ def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case tuple() | list():
-            return {"list": [_flatten(item, f"{path}.{i}", tensors) for i, item in enumerate(value)]}
+            return {type(value).__name__: [_flatten(item, f"{path}.{i}", tensors) for i, item in enumerate(value)]}
         case Mapping():
             return {"map": {str(k): _flatten(v, f"{path}.{k}", tensors) for k, v in value.items()}}
         case _:
@@ -158,8 +158,10 @@ def _build(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     match tree:
         case {"tensor": str(path)}:
             return tensors[path]
-        case {"list": list(items)}:
+        case {"tuple": list(items)}:
             return tuple(_build(item, tensors) for item in items)
+        case {"list": list(items)}:
+            return [_build(item, tensors) for item in items]
         case {"map": dict(items)}:
             return {key: _build(item, tensors) for key, item in items.items()}
         case {"kind": str(kind), "fields": dict(parts)}:

@@ -73,31 +73,50 @@ def make_optimizer(recipe: Training, parameters: Sequence[Tensor]) -> torch.opti
 
 @dataclass(frozen=True, eq=False)
 class Bank:
-    """The rows a training step draws from: every augmented view of every support image."""
+    """The rows a training step draws from: every augmented view of every support image.
 
-    features: Tensor  # m d, unit length
+    View 0 is the image itself; where there are augmented views, training draws those alone. Nothing is copied: a
+    bank of 320,000 rows is the support's own memory.
+    """
+
+    features: Tensor  # m d, unit length; the views of an image follow one another
     labels: Tensor  # m
     lengths: Tensor | None  # m, of the features before they were normalised, where known
-    images: int  # how many different images the rows came from
+    images: int
+    views: int  # of each image
 
     @staticmethod
     def of(support: Embeddings) -> Bank:
-        """View 0 is the image itself; where there are augmented views, training sees those alone."""
         assert support.labels is not None
-        first = 1 if support.views.shape[1] > 1 else 0
-        drawn = support.views[:, first:]
+        images, views, width = support.views.shape
         return Bank(
-            drawn.reshape(-1, support.width),
-            support.labels.repeat_interleave(drawn.shape[1]),
-            None if support.lengths is None else support.lengths[:, first:].reshape(-1),
-            len(support.labels),
+            support.views.reshape(-1, width),
+            support.labels.repeat_interleave(views),
+            None if support.lengths is None else support.lengths.reshape(-1),
+            images,
+            views,
         )
+
+    @property
+    def augmented(self) -> int:
+        """How many views of an image training may draw."""
+        return max(1, self.views - 1)
+
+    def positions(self, draws: Tensor) -> Tensor:
+        """Rows of the bank behind numbers 0 .. images * augmented - 1, image after image."""
+        if self.views == 1:
+            return draws
+        return draws + torch.div(draws, self.augmented, rounding_mode="floor") + 1
+
+    def every_row(self) -> Tensor:
+        """All rows that training may draw, image after image."""
+        return self.positions(torch.arange(self.images * self.augmented, device=self.features.device))
 
     def first_views(self) -> Bank:
         """One row an image: its first augmented view."""
-        every = len(self.features) // self.images
-        lengths = None if self.lengths is None else self.lengths[::every]
-        return Bank(self.features[::every], self.labels[::every], lengths, self.images)
+        rows = self.every_row()[:: self.augmented]
+        lengths = None if self.lengths is None else self.lengths[rows]
+        return Bank(self.features[rows], self.labels[rows], lengths, self.images, 1)
 
     def batches(self, batch_size: int, *, draws: torch.Generator) -> Iterator[Tensor]:
         """One epoch: rows without replacement, as many batches as the *images* would fill, each of full size.
@@ -107,8 +126,8 @@ class Bank:
         """
         size = min(batch_size, self.images)
         count = self.images // size
-        order = torch.randperm(len(self.features), generator=draws)[: count * size]
-        yield from torch.split(order.to(self.features.device), size)
+        order = torch.randperm(self.images * self.augmented, generator=draws)[: count * size]
+        yield from torch.split(self.positions(order.to(self.features.device)), size)
 
 
 StepLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -138,7 +157,7 @@ def minimise(
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(recipe.schedule, recipe.lr, epoch, recipe.epochs)
             for rows in bank.batches(recipe.batch_size, draws=draws):
-                loss = loss_of(bank.features[rows], bank.labels[rows], rows)
+                loss = loss_of(bank.features.index_select(0, rows), bank.labels.index_select(0, rows), rows)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()

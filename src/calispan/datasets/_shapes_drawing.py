@@ -270,11 +270,16 @@ PAINTERS: dict[str, Painter] = {
 FORMS = tuple(OUTLINES)
 
 
+def drift(chance: Chance, style: Style) -> Tensor:
+    """How far each image's hue lies off its colour's name, in steps. It is the first thing that chance decides."""
+    return chance.normal(style.hue_spread) + style.hue_cast
+
+
 def paint(painter: str, style: Style, keys: Tensor, form: Tensor, colour: Tensor, size: int) -> Tensor:
     """Draw a batch: image i shows form i (a shape or pattern) in colour i. [n] each -> uint8 [n, 3, size, size]"""
     chance = Chance(keys)
     axis = (torch.arange(size, device=keys.device).float() + 0.5) * (2 / size) - 1
     canvas = Canvas(chance, size, axis[None, None, :], axis[None, :, None])
-    hue = colour[:, None, None].float() + style.hue_cast + chance.normal(style.hue_spread)
+    hue = colour[:, None, None].float() + drift(chance, style)
     picture = PAINTERS[painter](canvas, style, form, hue)
     return (picture.clamp(0, 1) * 255 + 0.5).floor().to(torch.uint8)

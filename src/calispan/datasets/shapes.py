@@ -15,7 +15,7 @@ from torch import Tensor
 from calispan.core.errors import InputError
 from calispan.core.registry import datasets
 from calispan.datasets._shapes_chance import Chance, keys_of
-from calispan.datasets._shapes_drawing import FORMS, HUES, PATTERNS, Style, paint
+from calispan.datasets._shapes_drawing import FORMS, HUES, PATTERNS, Style, drift, paint
 
 Domain = Literal["photo", "photo-v2", "sketch", "adversarial", "rendition", "textures", "wild", "wild-textures"]
 
@@ -25,15 +25,27 @@ PER_CLASS = {"train": 64, "val": 10, "test": 30}
 # A camera or palette of its own for each domain: hues lie off their names, each domain's by another amount. Few
 # shots of `photo` can learn photo's; the shifts have theirs.
 STYLES: dict[str, tuple[str, Style]] = {
-    "photo": ("photo", Style(hue_cast=0.36)),
-    "photo-v2": ("photo", Style(hue_cast=0.28, scale=(0.4, 0.85), wander=0.28, grain=0.09, clouds=0.2)),
-    "sketch": ("sketch", Style(hue_cast=0.17)),
+    "photo": ("photo", Style(hue_cast=0.31, hue_spread=0.27)),
+    "photo-v2": (
+        "photo",
+        Style(hue_cast=0.15, hue_spread=0.38, scale=(0.3, 0.65), wander=0.35, grain=0.09, clouds=0.2, occlusion=0.2),
+    ),
+    "sketch": ("sketch", Style(hue_cast=0.08, hue_spread=0.48, tint=0.22)),
     "adversarial": (
         "photo",
-        Style(hue_cast=0.2, turn=0.2, stretch=1.6, scale=(0.32, 0.6), wander=0.4, camouflage=0.6, occlusion=0.5),
-    ),
-    "rendition": ("rendition", Style(hue_cast=0.17, turn=0.12)),
-    "textures": ("texture", Style(hue_cast=0.2, turn=0.1)),
+        Style(
+            hue_cast=0.08,
+            hue_spread=0.33,
+            turn=0.2,
+            stretch=1.6,
+            scale=(0.32, 0.6),
+            wander=0.4,
+            camouflage=0.6,
+            occlusion=0.4,
+        ),
+    ),  # fmt: skip
+    "rendition": ("rendition", Style(hue_cast=0.08, hue_spread=0.42, turn=0.12)),
+    "textures": ("texture", Style(hue_cast=0.15, hue_spread=0.4, turn=0.1)),
     "wild-textures": ("texture", Style(hue_spread=0.44, turn=0.1)),
 }
 # What the towers see when they learn names: every style, and every hue about its name.
@@ -121,6 +133,15 @@ class Shapes:
         lot = Chance(~self._keys(split, torch.as_tensor(indices))).uniform().flatten()
         borders = torch.tensor([share for share, _, _ in WILD], device=lot.device).cumsum(0)
         return (lot[:, None] >= borders[:-1]).sum(dim=1)
+
+    def drift_of(self, split: str, indices: Sequence[int] | Tensor) -> Tensor:
+        """How far each image's hue lies off its colour's name, in steps from name to name. [n]"""
+        wanted = torch.as_tensor(indices)
+        keys = self._keys(split, wanted)
+        drifts = torch.zeros(len(wanted), device=wanted.device)
+        for _, style, rows in self._drawn_by(split, wanted):
+            drifts[rows] = drift(Chance(keys[rows]), style).flatten()
+        return drifts
 
     def _images(self, split: str) -> int:
         if split not in PER_CLASS:

@@ -64,8 +64,9 @@ class Clap(Training):
         zero_shot = zero_shot_logits(problem)
         total = problem.text.new_zeros(count)
         rows = problem.text.new_zeros(count)
-        for features, labels in zip(torch.split(bank.features, 4096), torch.split(bank.labels, 4096), strict=True):
-            of_truth = zero_shot(features).softmax(dim=-1).gather(1, labels[:, None])[:, 0]
+        for part in torch.split(bank.every_row(), 4096):
+            labels = bank.labels[part]
+            of_truth = zero_shot(bank.features[part]).softmax(dim=-1).gather(1, labels[:, None])[:, 0]
             total.index_add_(0, labels, of_truth)
             rows.index_add_(0, labels, torch.ones_like(of_truth))
         strength = total / rows.clamp_min(1)  # a class without shots is not held: it does not move either

@@ -46,7 +46,7 @@ class TaskRes(Training):
             objective,
             torch.zeros_like(base),
             seed=seed,
-            directions=lambda residual: base + self.alpha * residual,
+            directions=lambda residual: torch.add(base, residual, alpha=self.alpha),
         )
 
     def _enhanced_base(self, problem: Problem, objective: Objective, seed: int) -> torch.Tensor:

@@ -43,8 +43,11 @@ def reliability_diagram(states: Mapping[str, Reliability]) -> Figure:
     """A panel for each state, side by side, titled with its name and its ECE."""
     from matplotlib.figure import Figure
 
-    if not states:
-        raise InputError("A reliability diagram wants one state at least; none came.")
+    empty = [name for name, state in states.items() if not int(state.counts.sum())]
+    if not states or empty:
+        raise InputError(
+            f"A reliability diagram wants states that have seen rows; came {empty or 'none'}. Update them first."
+        )
     figure = Figure(figsize=(0.8 + 3.6 * len(states), 5.8 if len(states) > 1 else 6.1), dpi=150, layout="constrained")
     grid = figure.subplots(
         2, len(states), sharex=True, sharey="row", squeeze=False, gridspec_kw={"height_ratios": [3.4, 1]}
@@ -53,8 +56,7 @@ def reliability_diagram(states: Mapping[str, Reliability]) -> Figure:
         bins = _bins(state)
         _accuracy_panel(grid[0, column], bins)
         _share_panel(grid[1, column], bins)
-        error = sum(cell.share * abs(cell.accuracy - cell.confidence) for cell in bins)
-        title = f"ECE {error:.4f}, {len(state.counts)} bins"
+        title = f"ECE {state.compute():.4f}, {state.bins} bins"
         grid[0, column].set_title(f"{name}\n{title}" if name else title, color=_INK, fontsize=11)
     grid[0, 0].set_ylabel("accuracy", color=_INK)
     grid[1, 0].set_ylabel("share of rows", color=_INK)
@@ -98,7 +100,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
 def _bins(state: Reliability) -> list[_Bin]:
     """The bins that hold rows."""
-    total, width = float(state.counts.sum()), 1 / len(state.counts)
+    total, width = float(state.counts.sum()), 1 / state.bins
     return [
         _Bin(index * width, width, count / total, confidence, accuracy)
         for index, (count, confidence, accuracy) in enumerate(

@@ -1,10 +1,9 @@
-"""What `evaluate` does behind its options: scores that lie in files, met once and chunk by chunk."""
+"""Logits, zero-shot logits and labels of the same rows, in files: opened together, met chunk by chunk."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -13,16 +12,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from calispan.cli.score_files import Place, Table, open_table
+from calispan.cli.score_files import Table, open_table
+from calispan.cli.score_place import Place
 from calispan.core.errors import InputError
 from calispan.core.types import Scores
 
 _CHUNK_NUMBERS = 1 << 22  # logits held at a time: 16 MiB of float32
-_PATIENCE = 2.0  # seconds before a progress bar is worth its line
 
 
 @dataclass(frozen=True)
-class ScoreFiles:
+class ScoreSet:
     """Logits, zero-shot logits and labels of the same rows, in files."""
 
     logits: Table
@@ -30,7 +29,7 @@ class ScoreFiles:
     labels: Table | None
 
     @classmethod
-    def open(cls, logits: str, zero_shot: str | None, labels: str | None) -> ScoreFiles:
+    def open(cls, logits: str, zero_shot: str | None, labels: str | None) -> ScoreSet:
         not_classes: dict[Path, set[str]] = {}
         for typed, role in ((logits, "logits"), (zero_shot, "zero-shot logits"), (labels, "labels")):
             place = None if typed is None else Place.of(typed, role)
@@ -87,6 +86,36 @@ class ScoreFiles:
         labels = [part for _, part in parts if part is not None]
         return Scores(logits, zero_shot), torch.cat(labels) if labels else None
 
+    def with_progress(self, size: int | None = None) -> Iterator[tuple[Scores, Tensor | None]]:
+        """The chunks, with a bar on stderr once they take over two seconds; none where stderr is no terminal."""
+        from tqdm.auto import tqdm
+
+        with tqdm(
+            total=self.rows,
+            unit=" rows",
+            unit_scale=True,
+            delay=2,
+            leave=False,
+            file=sys.stderr,
+            disable=not sys.stderr.isatty(),
+        ) as bar:
+            for scores, labels in self.chunks(size):
+                yield scores, labels
+                bar.update(len(scores))
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Complaints about the values tell the file they came from."""
+        try:
+            yield
+        except InputError as error:
+            said = str(error)
+            if any(table.source in said for table in self._tables):
+                raise
+            table = self.labels if said.startswith("Label") else self.logits
+            table = self.zero_shot if said.startswith("Zero-shot") else table
+            raise InputError(f"{(table or self.logits).source}: {said}") from error
+
     def _same_rows(self, counts: Sequence[int | None]) -> None:
         known = [(table, rows) for table, rows in zip(self._tables, counts, strict=True) if rows is not None]
         if len({rows for _, rows in known}) < 2:
@@ -96,36 +125,3 @@ class ScoreFiles:
         if any(Place.of(table.source, "rows").suffix == ".csv" for table, _ in known):
             hint = " The first line of a csv file is taken as titles unless it is numbers."
         raise InputError(f"The files differ in rows: {told}. Pass files of the same rows in the same order.{hint}")
-
-
-@contextmanager
-def about(files: ScoreFiles) -> Iterator[None]:
-    """Complaints about the values name the file they came from."""
-    try:
-        yield
-    except InputError as error:
-        sources = [table.source for table in files._tables]
-        if any(source in str(error) for source in sources):
-            raise
-        raise InputError(f"{files.logits.source}: {error}") from error
-
-
-def with_progress(
-    parts: Iterable[tuple[Scores, Tensor | None]], total: int | None
-) -> Iterator[tuple[Scores, Tensor | None]]:
-    """The same parts, with a bar on stderr once they take long; none where stderr is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task("rows", total=total)
-    begun = time.monotonic()
-    try:
-        for scores, labels in parts:
-            yield scores, labels
-            progress.advance(task, len(scores))
-            if not progress.live.is_started and sys.stderr.isatty() and time.monotonic() - begun > _PATIENCE:
-                progress.start()
-    finally:
-        progress.stop()

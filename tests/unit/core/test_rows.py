@@ -1,0 +1,258 @@
+"""Rows against slow loops in float64, and the promise that a row's numbers depend on that row alone."""
+
+import math
+import threading
+
+import pytest
+import torch
+
+from calispan.core import rows as rows_module
+from calispan.core.errors import InputError, NeedsError
+from calispan.core.rows import Rows
+from calispan.core.types import Scores
+
+NUMBERS = ("confidence", "predicted", "correct", "nll", "brier", "norm", "span", "zero_shot_span")
+
+
+def oracle(logits, zero_shot, labels):
+    """Every number once more, as plain as can be."""
+    out = {name: [] for name in NUMBERS}
+    for row, zero, label in zip(logits.double().tolist(), zero_shot.double().tolist(), labels.tolist(), strict=True):
+        top = max(row)
+        total = math.fsum(math.exp(value - top) for value in row)
+        p = [math.exp(value - top) / total for value in row]
+        first = row.index(top)
+        out["confidence"].append(p[first])
+        out["predicted"].append(first)
+        out["correct"].append(first == label)
+        out["nll"].append(top + math.log(total) - row[label])
+        out["brier"].append(math.fsum((q - (k == label)) ** 2 for k, q in enumerate(p)))
+        out["norm"].append(math.sqrt(math.fsum(value * value for value in row)))
+        out["span"].append(top - min(row))
+        out["zero_shot_span"].append(max(zero) - min(zero))
+    return out
+
+
+def drawn(rows, classes, *, scale=3.0, dtype=torch.float64, seed=0):
+    draws = torch.Generator().manual_seed(seed)
+    logits = 20 + scale * torch.randn(rows, classes, generator=draws, dtype=torch.float64)
+    zero_shot = 20 + torch.randn(rows, classes, generator=draws, dtype=torch.float64)
+    labels = torch.randint(classes, (rows,), generator=draws)
+    return Scores(logits.to(dtype), zero_shot.to(dtype)), labels
+
+
+def hard(dtype=torch.float64):
+    rows = [
+        [0.0, 0.0, 0.0, 0.0, 0.0],
+        [7.0, 7.0, 1.0, 7.0, 0.0],
+        [1e4, -1e4, 0.0, 1e4, -1e4],
+        [-1e4, -1e4, -1e4, -1e4, 1e4],
+        [1e-30, 0.0, 0.0, 0.0, -1e-30],
+    ]
+    logits = torch.tensor(rows, dtype=dtype).repeat_interleave(5, dim=0)
+    return Scores(logits, logits.flip(0)), torch.arange(5).repeat(5)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 7, 100])
+@pytest.mark.parametrize("scale", [0.5, 3.0, 30.0])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-6)])
+def test_numbers_of_drawn_rows(classes, scale, dtype, tolerance):
+    scores, labels = drawn(200, classes, scale=scale, dtype=dtype)
+    assert_numbers(Rows(scores, labels), oracle(scores.logits, scores.zero_shot, labels), tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-6)])
+def test_numbers_of_flat_tied_and_huge_rows(dtype, tolerance):
+    scores, labels = hard(dtype)
+    assert_numbers(Rows(scores, labels), oracle(scores.logits, scores.zero_shot, labels), tolerance)
+
+
+def assert_numbers(rows, wanted, tolerance):
+    for name in NUMBERS:
+        found = getattr(rows, name)
+        if name in ("predicted", "correct"):
+            assert found.tolist() == wanted[name], name
+        else:
+            assert found.dtype == torch.float64, name
+            torch.testing.assert_close(
+                found, torch.tensor(wanted[name], dtype=torch.float64), rtol=tolerance, atol=tolerance, msg=name
+            )
+
+
+def test_half_precision_is_worked_on_as_float32():
+    scores, labels = drawn(50, 10, dtype=torch.float16)
+    assert_numbers(Rows(scores, labels), oracle(scores.logits, scores.zero_shot, labels), 1e-6)
+
+
+def test_confidence_of_flat_rows_is_exact():
+    for classes in (3, 5, 10, 15):
+        assert Rows(Scores(torch.full((2, classes), 3.3))).confidence.tolist() == [1 / classes] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("classes", [1, 3, 10, 101])
+def test_a_row_gives_the_same_bits_in_every_tile_order_and_thread(dtype, classes, monkeypatch):
+    scores, labels = drawn(300, classes, dtype=dtype)
+    whole = Rows(scores, labels)
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(1))
+    shuffled = Rows(scores.rows(order), labels[order])
+    last = Rows(scores.rows(slice(299, 300)), labels[299:])
+    monkeypatch.setitem(rows_module._TILE, "cpu", 7 * classes)
+    tiled = Rows(scores, labels)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        threaded = Rows(scores, labels)
+        for name in (*NUMBERS, "probabilities"):
+            expected = getattr(whole, name)
+            assert torch.equal(getattr(threaded, name), expected), name
+            assert torch.equal(getattr(tiled, name), expected), name
+            assert torch.equal(getattr(shuffled, name), expected[order]), name
+            assert torch.equal(getattr(last, name), expected[299:]), name
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_one_very_wide_row_gives_the_same_bits_alone():
+    scores, labels = drawn(3, 70_001, dtype=torch.float32)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)  # torch would share out the sum over a single row
+        alone = Rows(scores.rows(slice(1, 2)), labels[1:2])
+        assert torch.equal(alone.confidence, Rows(scores, labels).confidence[1:2])
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_threads_of_torch_are_left_as_they_were():
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        Rows(*drawn(100, 10)).confidence.sum()
+        assert torch.get_num_threads() == 3
+        seen = []
+        other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        other.start()
+        other.join()
+        assert seen == [3]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def halve(scores):
+    return scores.replace(scores.logits / 2 + scores.zero_shot)
+
+
+def test_maps_are_applied_tile_by_tile_in_their_order(monkeypatch):
+    scores, labels = drawn(100, 10)
+    seen = []
+
+    def spy(given):
+        seen.append(len(given))
+        return given.replace(given.logits.square())
+
+    monkeypatch.setitem(rows_module._TILE, "cpu", 80)
+    rows = Rows(scores, labels, [halve, spy], expect=["predicted", "high", "low", "norm", "exp_norm", "label_logit"])
+    mapped = (scores.logits / 2 + scores.zero_shot).square()
+    assert_numbers(rows, oracle(mapped, scores.zero_shot, labels), 1e-10)
+    assert max(seen) == 8, "a map sees a tile, never the whole"
+    assert sum(seen) == 100, "one walk makes all that is expected, and the zero-shot range needs no map"
+    torch.testing.assert_close(torch.cat([tile.probabilities for tile in rows.tiles()]), mapped.softmax(dim=1))
+
+
+def test_views_of_a_tile_are_those_of_its_rows(monkeypatch):
+    views = Scores(torch.randn(50, 3, 4), torch.randn(50, 3, 4))
+    scores = Scores(views.logits[:, 0], views.zero_shot[:, 0], views)
+    monkeypatch.setitem(rows_module._TILE, "cpu", 28)
+
+    def mean_of_views(given):
+        assert torch.equal(given.views.logits[:, 0], given.logits)
+        return given.replace((given.views.logits + given.views.zero_shot).mean(dim=1))
+
+    expected = (views.logits + views.zero_shot).mean(dim=1).amax(dim=1).double()
+    torch.testing.assert_close(Rows(scores, maps=[mean_of_views])._pass("high").double(), expected)
+
+
+def test_zero_shot_logits_are_made_once_and_only_when_read(monkeypatch):
+    scores, labels = drawn(60, 5)
+    calls = []
+
+    def make():
+        calls.append(threading.get_ident())
+        return scores.zero_shot
+
+    monkeypatch.setitem(rows_module._TILE, "cpu", 20)
+    lazy = Rows(Scores(scores.logits, make), labels)
+    _ = lazy.nll, lazy.span, lazy.norm
+    assert calls == []
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        mapped = Rows(Scores(scores.logits, make), labels, [halve])
+        _ = mapped.confidence
+    finally:
+        torch.set_num_threads(threads)
+    assert len(calls) == 1
+
+
+def test_taken_rows_are_looked_up():
+    scores, labels = drawn(40, 6)
+    index = torch.tensor([5, 5, 0, 39])
+    whole = Rows(scores, labels, [halve])
+    taken, again = whole.take(index), Rows(scores.rows(index), labels[index], [halve])
+    assert len(taken) == 4
+    for name in (*NUMBERS, "probabilities", "labels"):
+        assert torch.equal(getattr(taken, name), getattr(again, name)), name
+    assert torch.equal(taken.take(torch.tensor([3])).nll, again.nll[3:])
+
+
+def test_what_came_in_is_not_changed_nor_followed_by_gradients():
+    scores, labels = drawn(20, 4)
+    kept = scores.logits.clone()
+    learned = scores.logits.clone().requires_grad_()
+    rows = Rows(Scores(learned, scores.zero_shot), labels, [halve])
+    assert not rows.nll.requires_grad
+    assert not rows.probabilities.requires_grad
+    assert torch.equal(learned.detach(), kept)
+
+
+def test_no_rows_are_fine():
+    rows = Rows(Scores(torch.empty(0, 5), torch.empty(0, 5)), torch.empty(0, dtype=torch.long))
+    assert [len(getattr(rows, name)) for name in (*NUMBERS, "probabilities")] == [0] * 9
+
+
+def test_labels_are_asked_for_in_a_sentence():
+    rows = Rows(drawn(5, 3)[0], expect=["label_logit"])
+    assert len(rows.confidence) == 5
+    for name in ("labels", "correct", "nll", "brier"):
+        with pytest.raises(NeedsError, match="labels"):
+            getattr(rows, name)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_a_bad_row_is_refused_by_its_number(poison):
+    scores, labels = drawn(30, 4)
+    scores.logits[17, 2] = poison
+    with pytest.raises(InputError, match=r"^Logits of row 117 hold NaN or infinity"):
+        _ = Rows(scores, labels, start=100).confidence
+    with pytest.raises(InputError, match=r"^Logits of row 17 "):  # also where a map would hide it
+        _ = Rows(scores, labels, [lambda given: given.replace(given.logits.nan_to_num(0, 0, 0))]).confidence
+    scores, labels = drawn(30, 4)
+    scores.zero_shot[3, 0] = poison
+    assert torch.isfinite(Rows(scores, labels).confidence).all(), "nobody has read the zero-shot logits"
+    with pytest.raises(InputError, match=r"^Zero-shot logits of row 3 hold"):
+        _ = Rows(scores, labels).zero_shot_span
+    with pytest.raises(InputError, match=r"^Zero-shot logits of row 3 hold"):
+        _ = Rows(scores, labels, [halve]).span
+
+
+def test_a_map_that_breaks_a_row_is_told_apart_from_bad_input():
+    scores, labels = drawn(30, 4)
+    scores.logits[9] = -1
+    with pytest.raises(InputError, match="calibration turned row 9 into NaN"):
+        _ = Rows(scores, labels, [lambda given: given.replace(given.logits.sqrt())]).confidence
+
+
+def test_huge_finite_logits_are_not_called_infinite():
+    rows = Rows(Scores(torch.tensor([[3e38, 3e38, 0.0], [1.0, 2.0, 3.0]])))
+    assert rows.confidence[0] == 0.5
