@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from _common import Result, against, main, timed_once
 from torch.nn import functional as F
 
 import calispan as cs
+from _common import Result, against, main, timed_once
 from calispan.core.objective import Objective
 from calispan.core.registry import methods
 from calispan.core.training import Bank, fast_matmul
@@ -94,9 +94,11 @@ def reference_epoch(problem: cs.Problem, steps: int) -> Callable[[], object]:
             rows = order[step * BATCH : (step + 1) * BATCH]
             x = torch.tensor(features[rows]).to(device)
             y = torch.tensor(labels[rows]).to(device)
-            logits = problem.logit_scale * (x / x.norm(dim=-1, keepdim=True)) @ (
-                weights / weights.norm(dim=-1, keepdim=True)
-            ).t()
+            logits = (
+                problem.logit_scale
+                * (x / x.norm(dim=-1, keepdim=True))
+                @ (weights / weights.norm(dim=-1, keepdim=True)).t()
+            )
             loss = F.cross_entropy(logits, y)
             optimizer.zero_grad()
             loss.backward()
@@ -163,5 +165,3 @@ if __name__ == "__main__":
         whole("cuda" if "cuda" in sys.argv else "cpu")
         print(f"all of it: {time.perf_counter() - started:.0f} s")
     sys.exit(main(bench))
-
-

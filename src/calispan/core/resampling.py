@@ -119,7 +119,7 @@ class _Measured:
 
     def __init__(self, metric: str | Metric, scores: Scores, labels: Arrayish | None) -> None:
         self.metric = metrics.build(metric)
-        known = check({metrics.name_of(self.metric): self.metric}, scores, labels)
+        known = check({metric if isinstance(metric, str) else metrics.name_of(metric): self.metric}, scores, labels)
         self.rows = Rows(scores, known)
         if len(self.rows) < 2:
             raise InputError(f"{len(self.rows)} rows came to resample; wanted 2 or more.")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from calispan.core.errors import InputError, RecipeError
 from calispan.core.sampling import generator
+from calispan.core.steps import make_step, set_rate
 from calispan.core.types import Embeddings
 
 Optimizer = Literal["sgd", "adam", "adamw"]
@@ -62,8 +63,10 @@ class Training:
 def make_optimizer(recipe: Training, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
     """torch's own optimiser, fused where it pays."""
     if recipe.optimizer == "sgd":
+        device = parameters[0].device
+        rate = torch.tensor(recipe.lr, device=device) if device.type == "cuda" else recipe.lr
         return torch.optim.SGD(
-            parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True
+            parameters, lr=rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True
         )
     maker = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
     # The small eps matters for half-precision parameters only; 1e-4 there is the published value.
@@ -152,15 +155,16 @@ def minimise(
         raise InputError("The support is empty; training needs at least one labelled row.")
     draws = generator(seed, "batches")
     optimizer = make_optimizer(recipe, parameters)
+
+    def loss_of_rows(rows: Tensor) -> Tensor:
+        return loss_of(bank.features.index_select(0, rows), bank.labels.index_select(0, rows), rows)
+
     with fast_matmul(bank.features.device):
+        step = make_step(optimizer, parameters, loss_of_rows, min(recipe.batch_size, bank.images))
         for epoch in progress(range(1, recipe.epochs + 1), "training"):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(recipe.schedule, recipe.lr, epoch, recipe.epochs)
+            set_rate(optimizer, learning_rate(recipe.schedule, recipe.lr, epoch, recipe.epochs))
             for rows in bank.batches(recipe.batch_size, draws=draws):
-                loss = loss_of(bank.features.index_select(0, rows), bank.labels.index_select(0, rows), rows)
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+                step(rows)
             if after_epoch is not None:
                 after_epoch()
 

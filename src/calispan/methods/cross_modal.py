@@ -30,17 +30,26 @@ class CrossModal(Training):
         weights = problem.text.detach().clone().requires_grad_()
         prototypes = F.normalize(problem.text, dim=-1)
         zero_shot = zero_shot_logits(problem)
-        draws = generator(seed, "text rows")
-        by_name = torch.tensor(sorted(range(len(problem.classes)), key=problem.classes.__getitem__))
+        bank = Bank.of(problem.support)
+        text_of = self._text_rows(problem, len(bank.features), seed)
         scale, bias = problem.logit_scale, problem.logit_bias
 
         def loss_of(features: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-            # The published batch is half image, half text; text rows are drawn as the image rows are.
-            drawn = by_name[torch.randint(len(by_name), (len(features),), generator=draws)].to(labels.device)
+            drawn = text_of.index_select(0, rows)
             both = torch.cat([features, prototypes[drawn]])
             logits = cosine_logits(both, weights, scale, bias)
             scores = Scores(logits, lambda: zero_shot(both))
             return objective(cross_entropy, scores, torch.cat([labels, drawn]))
 
-        minimise(self, [weights], Bank.of(problem.support), loss_of, seed=seed)
+        minimise(self, [weights], bank, loss_of, seed=seed)
         return CosineHead(weights.detach(), scale, bias)
+
+    def _text_rows(self, problem: Problem, count: int, seed: int) -> Tensor:
+        """The class whose text goes into a batch beside each row of the bank: every class equally often, shuffled.
+
+        The published batch is half image, half text. Classes are counted by name, not by position, so their order
+        changes nothing.
+        """
+        by_name = torch.tensor(sorted(range(len(problem.classes)), key=problem.classes.__getitem__))
+        order = torch.randperm(count, generator=generator(seed, "text rows"))
+        return by_name[order % len(by_name)].to(problem.text.device)

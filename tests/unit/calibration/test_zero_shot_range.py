@@ -164,7 +164,7 @@ def test_flat_rows(value):
     mapped.square().sum().backward()
     assert flat.grad.tolist() == [[0.0, 0.0, 0.0]]
     sals = Sals().fit(Given())
-    assert sals(Scores(flat.detach(), zero_shot)).probabilities().tolist() == [[1 / 3] * 3]
+    assert sals(Scores(flat.detach(), zero_shot)).logits.tolist() == [[2.0, 2.0, 2.0]]
     # A flat zero-shot row asks for a flat row; one floating-point step keeps the winner.
     out = sals(Scores(zero_shot, flat.detach()))
     torch.testing.assert_close(out.probabilities(), torch.full_like(zero_shot, 1 / 3), rtol=0, atol=1e-9)
