@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from _common import Result, against, main, result
 
+from _common import Result, against, main, result
 from calispan.core.evaluation import Evaluation, evaluate
 from calispan.core.types import Scores
 
