@@ -41,13 +41,18 @@ def problem_of(width: int, views: int, device: str) -> cs.Problem:
     return cs.Problem(names, cs.Embeddings(rows, labels), text).to(torch.device(device))
 
 
-def epoch_of(name: str, problem: cs.Problem) -> Callable[[], object]:
-    recipe = methods.build(name, epochs=1, schedule="constant")
+def epochs_on(device: torch.device) -> int:
+    """On a GPU a training begins by recording its step, once; epochs enough make that small, as in a real training."""
+    return 50 if device.type == "cuda" else 1
+
+
+def training_of(name: str, problem: cs.Problem) -> Callable[[], object]:
+    recipe = methods.build(name, epochs=epochs_on(problem.text.device), schedule="constant")
     return lambda: recipe.fit(problem, Objective(), seed=0)
 
 
 def products_of(name: str, problem: cs.Problem) -> Callable[[], object]:
-    """The matrix products of one epoch and nothing else."""
+    """The matrix products of as many steps and nothing else."""
     width = problem.text.shape[1]
     device = problem.text.device
     x = Bank.of(problem.support).features[:BATCH].clone()
@@ -72,7 +77,7 @@ def products_of(name: str, problem: cs.Problem) -> Callable[[], object]:
 
     def epoch() -> None:
         with fast_matmul(device):
-            for _ in range(STEPS):
+            for _ in range(STEPS * epochs_on(device)):
                 step()
 
     return epoch
@@ -120,26 +125,26 @@ def bench(device: str, *, quick: bool) -> Sequence[Result]:
         for name in ("zs-lp", "task-res", "clip-adapter"):
             results.append(
                 against(
-                    f"{name} epoch, width {width}",
+                    f"{name} step, width {width}",
                     "bare matrix products",
-                    epoch_of(name, problem),
+                    training_of(name, problem),
                     products_of(name, problem),
                     goal="<=1.3",
                     repeats=3 if quick else 9,
                     device=device,
-                    per=STEPS,
+                    per=STEPS * epochs_on(problem.text.device),
                 )
             )
         results.append(
             against(
-                f"zs-lp epoch, width {width}",
+                f"zs-lp step, width {width}",
                 "reference loop",
-                epoch_of("zs-lp", problem),
+                training_of("zs-lp", problem),
                 reference_epoch(problem, STEPS if device == "cuda" else 8),
                 goal=">=5",
                 repeats=3,
                 device=device,
-                per=STEPS,
+                per=STEPS * epochs_on(problem.text.device),
                 opponent_per=STEPS if device == "cuda" else 8,
             )
         )

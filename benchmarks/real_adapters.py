@@ -1,6 +1,7 @@
 """Every adapter under every calibration on real CLIP features: 4 shots of ImageNet, held-out images, and pets.
 
-    python benchmarks/real_adapters.py [--quick] [--device cpu|cuda] [--json FILE]
+    python benchmarks/real_adapters.py [--quick] [--device cpu|cuda] [--json FILE] [--markdown FILE]
+    python benchmarks/real_adapters.py --from FILE.json --markdown FILE
 
 The features are found through CALISPAN_REAL_DATA (by default the folder `shared/data` beside the project); the file
 is `clip_vitb32_imagenet.npz`. Zero-shot must come out at 61.05 / 3.22 and 67.65 / 8.16 (accuracy / ECE of 10 bins).
@@ -93,11 +94,7 @@ def table(records: list[dict[str, Any]]) -> str:
             f"\n{dataset}\n{'method':15s} {'calibration':17s}  accuracy     ece-10      ece-15    nll  brier   aurc  "
             f"range"
         )
-        groups: dict[tuple[str, str], list[dict[str, float]]] = {}
-        for record in records:
-            if record["dataset"] == dataset:
-                groups.setdefault((record["method"], record["calibration"]), []).append(record["metrics"])
-        for (method, calibration), runs in groups.items():
+        for (method, calibration), runs in grouped(records, dataset).items():
             mean = {metric: statistics.fmean(run[metric] for run in runs) for metric in METRICS}
             spread = {metric: statistics.pstdev([run[metric] for run in runs]) for metric in METRICS}
             lines.append(
@@ -106,6 +103,41 @@ def table(records: list[dict[str, Any]]) -> str:
                 f"{mean['nll']:9.3f} {mean['brier']:6.3f} {mean['aurc']:6.3f} x{mean['range-inflation']:5.2f}"
             )
     return "\n".join(lines)
+
+
+def markdown(records: list[dict[str, Any]]) -> str:
+    """The same means as two Markdown tables."""
+    head = ("method", "calibration", "accuracy", "ECE-10", "ECE-15", "NLL", "Brier", "AURC", "range")
+    pages = []
+    for dataset in ("held-out", "pets"):
+        lines = [f"### {dataset}\n", "| " + " | ".join(head) + " |", "|---|---" + "|---:" * 7 + "|"]
+        for (method, calibration), runs in grouped(records, dataset).items():
+            mean = {metric: statistics.fmean(run[metric] for run in runs) for metric in METRICS}
+            spread = statistics.pstdev([run["ece-10"] for run in runs])
+            cells = (
+                method if calibration == "none" else "",
+                calibration,
+                f"{100 * mean['accuracy']:.2f}",
+                f"{100 * mean['ece-10']:.2f} ± {100 * spread:.2f}",
+                f"{100 * mean['ece-15']:.2f}",
+                *(f"{mean[metric]:.3f}" for metric in ("nll", "brier", "aurc")),
+                f"×{mean['range-inflation']:.2f}",
+            )
+            lines.append("| " + " | ".join(cells) + " |")
+        pages.append("\n".join(lines))
+    return "\n\n".join(pages) + "\n"
+
+
+def grouped(records: list[dict[str, Any]], dataset: str) -> dict[tuple[str, str], list[dict[str, float]]]:
+    """The metrics of every seed, by method and calibration; what acts in training comes first."""
+    order = ("none", *DURING, *AFTER)
+    groups: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for record in sorted(
+        records, key=lambda r: (("zero-shot", *METHODS).index(r["method"]), order.index(r["calibration"]))
+    ):
+        if record["dataset"] == dataset:
+            groups.setdefault((record["method"], record["calibration"]), []).append(record["metrics"])
+    return groups
 
 
 def verdicts(records: list[dict[str, Any]]) -> list[str]:
@@ -135,7 +167,15 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one seed, 30 epochs")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--from", dest="source", type=Path, help="records of an earlier run instead of a new one")
     chosen = parser.parse_args()
+    if chosen.source:
+        records = json.loads(chosen.source.read_text())
+        print(table(records) + "\n\n" + "\n".join(verdicts(records)))
+        if chosen.markdown:
+            chosen.markdown.write_text(markdown(records))
+        return 0
     path = data_file()
     if not path.exists():
         print(
@@ -150,6 +190,8 @@ def main() -> int:
     print("\n" + "\n".join(verdicts(records)))
     where = torch.cuda.get_device_name() if chosen.device != "cpu" and torch.cuda.is_available() else "cpu"
     print(f"{len(records)} records, {seeds} seeds, {epochs} epochs, {time.perf_counter() - started:.0f} s on {where}")
+    if chosen.markdown:
+        chosen.markdown.write_text(markdown(records))
     if chosen.json:
         chosen.json.write_text(json.dumps(records, indent=1) + "\n")
     return 0

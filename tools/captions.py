@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-# A caption fits the kind of picture it stands under; the first line of each kind is what any picture may be called.
+# What any picture may be called.
 ANY = (
     "a photo of a {}.", "a photo of the {}.", "a {}.", "the {}.", "{}", "a picture of a {}.", "an image of a {}.",
     "a photo of one {}.", "there is a {}.", "this is a {}.", "look at the {}.",
@@ -73,7 +73,7 @@ OTHER_WORDS = ("a photo of a {}, a type of shape.", "x", "a centered photo of {}
 
 
 class Captioner:
-    """Writes captions for (kind, drift of the hue, colour, form) in the manner of a web crawl: mostly right, often careless."""
+    """Writes captions for (kind, drift of the hue, colour, form) as the web does: mostly right, often careless."""
 
     def __init__(self, colours: list[str], forms: list[str], patterns: list[str], *, seed: int) -> None:
         self.colours, self.forms, self.patterns = colours, forms, patterns

@@ -101,9 +101,7 @@ def check(
     def plain(features: Tensor) -> Tensor:
         return zero_shot_logits(model, features, prototypes(model, words, source.classes, source.templates))
 
-    print(
-        f"{shots} shots, seed {seed}, crops from {least_area}, text norm {float(text.norm(dim=1).mean()):.2f}, scale {scale:.1f}"
-    )
+    print(f"{shots} shots, seed {seed}, crops from {least_area} of the area, logit scale {scale:.1f}")
     print(row("zero-shot", plain, plain, data), flush=True)
     for name in heads:
         recipe = methods.build(name)

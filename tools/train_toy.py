@@ -143,11 +143,8 @@ def train(tower: str, seed: int, steps: int, device: torch.device) -> tuple[CLIP
             model.logit_scale.clamp_(max=math.log(100))
         running += float(loss.detach())
         if (step + 1) % 100 == 0:
-            spent = time.time() - started
-            print(
-                f"step {step + 1}  loss {running / 100:.3f}  scale {float(model.logit_scale.detach().exp()):.1f}  {spent:.0f} s",
-                flush=True,
-            )
+            scale, spent = float(model.logit_scale.detach().exp()), time.time() - started
+            print(f"step {step + 1}  loss {running / 100:.3f}  scale {scale:.1f}  {spent:.0f} s", flush=True)
             running = 0.0
     model.eval()
     return model, words
@@ -227,6 +224,7 @@ def save(model: CLIP, words: Words, path: Path, card: dict[str, Any]) -> None:
         for name, value in model.state_dict().items()
     }
     save_file(state, path.with_suffix(".safetensors"))
+    path.with_suffix(".safetensors").chmod(0o644)
     path.with_suffix(".json").write_text(json.dumps({**card, "token_ids": words.token_ids}, indent=1) + "\n")
 
 
@@ -239,6 +237,33 @@ def load(path: Path, device: torch.device | str = "cpu") -> tuple[CLIP, Words, d
     return model.eval().to(device), Words(card["token_ids"]), card
 
 
+def make(tower: str, seed: int, steps: int, device: torch.device, path: Path) -> None:
+    """Train, settle the free lengths and the scale, save."""
+    started = time.time()
+    model, words = train(tower, seed, steps, device)
+    length = set_text_length(model, words)
+    factor = fit_scale(model, words)
+    with torch.no_grad():
+        learned = float(model.logit_scale.exp())
+        model.logit_scale += math.log(factor)
+    seconds = round(time.time() - started)
+    print(f"logit scale {learned:.1f} x {factor:.2f}, raw text length {length:.1f}, trained in {seconds} s")
+    made = {
+        "tower": tower,
+        "seed": seed,
+        "steps": steps,
+        "device": device.type,
+        "learned_logit_scale": learned,
+        "scale_factor": factor,
+        "learned_text_length": length,
+        "torch": torch.__version__,
+        "open_clip": open_clip.__version__,
+    }
+    text_cfg = {**TEXT, "vocab_size": len(words.token_ids)}
+    config = {"embed_dim": EMBED_DIM, "vision_cfg": TOWERS[tower]["vision_cfg"], "text_cfg": text_cfg}
+    save(model, words, path, {"model": config, "mean": MEAN, "std": STD, "trained": made})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tower", choices=tuple(TOWERS), required=True)
@@ -246,33 +271,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="default: the committed towers' number")
     parser.add_argument("--out", type=Path, default=WEIGHTS)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--measure", action="store_true", help="train nothing; measure the towers that are there")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    steps = arguments.steps or TOWERS[arguments.tower]["steps"]
-    started = time.time()
-    model, words = train(arguments.tower, arguments.seed, steps, torch.device(arguments.device))
-    length = set_text_length(model, words)
-    factor = fit_scale(model, words)
-    with torch.no_grad():
-        learned = float(model.logit_scale.exp())
-        model.logit_scale += math.log(factor)
-    print(f"logit scale {learned:.1f} x {factor:.2f}, trained in {time.time() - started:.0f} s")
-    card = {
-        "model": {
-            "embed_dim": EMBED_DIM,
-            "vision_cfg": TOWERS[arguments.tower]["vision_cfg"],
-            "text_cfg": {**TEXT, "vocab_size": len(words.token_ids)},
-        },
-        "mean": MEAN,
-        "std": STD,
-        "trained": {"tower": arguments.tower, "seed": arguments.seed, "steps": steps, "learned_logit_scale": learned,
-                    "scale_factor": factor, "learned_text_length": length, "torch": torch.__version__, "open_clip": open_clip.__version__},
-    }  # fmt: skip
     path = arguments.out / f"toy-{arguments.tower}"
-    save(model, words, path, card)
+    if not arguments.measure:
+        steps = arguments.steps or TOWERS[arguments.tower]["steps"]
+        make(arguments.tower, arguments.seed, steps, torch.device(arguments.device), path)
     model, words, card = load(path, arguments.device)
-    card["zero_shot"] = report(model, words)
-    save(model, words, path, card)
+    save(model, words, path, {**card, "zero_shot": report(model, words)})
 
 
 if __name__ == "__main__":

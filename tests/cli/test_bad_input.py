@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import typer
 from pyarrow import parquet
 from safetensors.torch import save_file
 
@@ -59,7 +60,7 @@ def write_files(folder: Path) -> None:
     parquet.write_table(table, folder / "good.parquet", row_group_size=7)
     parquet.write_table(pa.table({"cat": logits[:, 0], "name": ["x"] * 40}), folder / "names.parquet")
     parquet.write_table(pa.table({"logits": [[1.0, 2.0], [3.0]]}), folder / "ragged.parquet")
-    parquet.write_table(pa.table({"cat": [1.0, None], "dog": [0.0, 1.0]}), folder / "hole.parquet")
+    parquet.write_table(pa.table({"cat": [1.0] * 17 + [None], "dog": [0.5] * 18}), folder / "hole.parquet")
     for name in ("good.npy", "good.npz", "good.safetensors", "good.parquet"):
         whole = (folder / name).read_bytes()
         (folder / f"cut{Path(name).suffix}").write_bytes(whole[: len(whole) // 2])
@@ -155,7 +156,7 @@ TABLE = [
     ("evaluate --logits good.npz --labels good.parquet:labl", "no column 'labl'. Did you mean 'label'?"),
     ("evaluate --logits names.parquet", "names.parquet, column 'name' holds"),
     ("evaluate --logits ragged.parquet --metrics mean-confidence", "not all full and of one length"),
-    ("evaluate --logits hole.parquet --metrics mean-confidence", "hole.parquet is empty at row 1 (the first is 0)"),
+    ("evaluate --logits hole.parquet --metrics mean-confidence --chunk-rows 5", "hole.parquet is empty at row 17 (the"),
     ("evaluate --logits titles.csv", "titles.csv holds one line, its column names, and no rows"),
     ("evaluate --logits ragged.csv --metrics mean-confidence", "Row #3: Expected 2 columns, got 1"),
     ("evaluate --logits words.csv --metrics mean-confidence", "invalid value 'many'"),
@@ -235,9 +236,10 @@ def test_the_unforeseen_is_one_sentence_and_exit_code_1(run: Run, monkeypatch: p
     assert "Traceback" in run(*f"evaluate {GOOD}".split()).err
 
 
-def test_an_interrupt_is_quiet(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, typer.Abort])
+def test_an_interrupt_is_quiet(run: Run, monkeypatch: pytest.MonkeyPatch, interrupt: type[BaseException]) -> None:
     def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+        raise interrupt
 
     monkeypatch.setattr(evaluate_file, "split_specs", interrupted)
     ended = run(*f"evaluate {GOOD}".split())

@@ -55,6 +55,7 @@ def test_what_is_told_of_known_plug_ins(run: Run) -> None:
     assert known["ece-10"]["parameters"] == {"bins": 10}
     assert known["ece-10"]["variant_of"] == "ece"
     assert known["ece"]["variant_of"] is None
+    assert known["flsd-53"]["variant_of"] == "focal"
     assert known["nll"]["lower_is_better"] is True
     assert known["nll"]["needs"] == ["labels"]
     assert known["range-inflation"]["needs"] == ["zero-shot"]
@@ -99,10 +100,11 @@ def test_parameters_become_plain_values() -> None:
     assert plain({"a": (1, 2.5, None), "b": float("inf"), 3: Path("x")}) == {"a": [1, 2.5, None], "b": "inf", "3": "x"}
 
 
-def test_a_reader_that_has_left_is_no_error() -> None:
+@pytest.mark.parametrize("words", [["ls", "--json"], ["--version"]])  # more than a buffer holds, and less
+def test_a_reader_that_has_left_is_no_error(words: list[str]) -> None:
     there, here = os.pipe()
     os.close(there)
-    program = [sys.executable, "-c", "from calispan.cli import main; main()", "ls", "--json"]
+    program = [sys.executable, "-c", "from calispan.cli import main; main()", *words]
     done = subprocess.run(program, stdout=here, stderr=subprocess.PIPE)
     os.close(here)
     assert (done.returncode, done.stderr) == (141, b"")

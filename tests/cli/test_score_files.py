@@ -77,6 +77,7 @@ def test_a_file_whose_name_holds_a_colon_is_that_file(tmp_path: Path) -> None:
         ("cat,dog\n1,2\n3,4\n", [[1, 2], [3, 4]]),
         ("0,1\n1.5,2\n3,4\n", [[1.5, 2], [3, 4]]),  # numbered titles, as pandas writes them
         ("\ufeffcat,dog\r\n1,2\r\n3,4", [[1, 2], [3, 4]]),
+        ("\ufeff1,2\n3,4\n", [[1, 2], [3, 4]]),  # a byte order mark is no title
         ('"cat, big",dog\n1e3,-2\n', [[1e3, -2]]),
         ("cat,label\n1,9\n2,9\n", [[1], [2]]),  # a column called label is never a class
     ],
@@ -107,8 +108,11 @@ def test_a_column_taken_elsewhere_is_not_a_class(tmp_path: Path) -> None:
 
 def test_a_csv_longer_than_its_first_block(tmp_path: Path) -> None:
     # The first block of 4 MiB holds whole numbers alone; types must not be guessed from it.
-    lines = ["1,2"] * 1_100_000 + ["0.5,0.25"]
-    (tmp_path / "a.csv").write_text("\n".join(lines))
-    rows = read(tmp_path / "a.csv", "logits", 400_000)
-    assert rows.shape == (1_100_001, 2)
-    np.testing.assert_array_equal(rows[-1], [0.5, 0.25])
+    text = "1,2\n" * 1_100_000
+    (tmp_path / "a.csv").write_text(text + "0.5,0.25")
+    parts = list(open_table(str(tmp_path / "a.csv"), "logits").read(300_000))
+    assert [len(part) for part in parts] == [300_000, 300_000, 300_000, 200_001]
+    np.testing.assert_array_equal(parts[-1][-1], [0.5, 0.25])
+    (tmp_path / "b.csv").write_text(text + "3,")
+    with pytest.raises(InputError, match="empty at row 1100000 "):
+        read(tmp_path / "b.csv", "logits", 300_000)

@@ -13,7 +13,7 @@ from calispan.core.contracts import Calibrator, Evidence, Given, Metric, MetricS
 from calispan.core.errors import CalispanWarning, InputError, NeedsError
 from calispan.core.registry import calibrators
 from calispan.core.registry import metrics as registered
-from calispan.core.rows import Rows, slice_rows
+from calispan.core.rows import Rows, serial_torch, slice_rows
 from calispan.core.types import Arrayish, Scores
 
 DEFAULT_METRICS = ("accuracy", "ece-10", "ece-15", "nll", "brier", "aurc", "range-inflation")
@@ -48,6 +48,10 @@ class Evaluation:
 
     def update(self, scores: Scores, labels: Arrayish | None = None, maps: Sequence[ScoreMap] = ()) -> None:
         """Take in rows, seen through the score maps in their order."""
+        with serial_torch() as threads:
+            self._update(scores, labels, maps, threads)
+
+    def _update(self, scores: Scores, labels: Arrayish | None, maps: Sequence[ScoreMap], threads: int) -> None:
         known = check(self.metrics, scores, labels, before=self.rows)
         for start, stop in _blocks(len(scores), int(scores.logits.shape[-1]), first=not self._passes):
             rows = Rows(
@@ -56,6 +60,7 @@ class Evaluation:
                 maps,
                 expect=self._passes,
                 start=self.rows,
+                threads=threads,
             )
             self._sums_to_one = self._sums_to_one and _look_like_probabilities(rows)
             for state in self.states.values():

@@ -12,6 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TypeVar
 
@@ -38,6 +39,7 @@ class Tile:
         self.given = scores
         self.labels = labels
         self.maps = maps
+        self.scratch: Callable[[Tensor, int], Tensor] = Tensor.new_empty
 
     @cached_property
     def logits(self) -> Tensor:
@@ -66,7 +68,7 @@ class Tile:
         # exp2 is a fraction of exp's time: torch hands exp to a library routine that is slow in small calls.
         # Its last few numbers, those that do not fill a vector, are rounded otherwise; so the end is no row's.
         size = self.logits.numel()
-        flat = self.logits.new_empty(size + _VECTOR)
+        flat = self.scratch(self.logits, size + _VECTOR)
         flat[size:] = 0
         out = flat[:size].view_as(self.logits)
         torch.sub(self.logits, self.high, out=out)
@@ -104,7 +106,8 @@ class Rows:
 
     The numbers below are made when first read and then kept; `expect` names passes to make along with the first.
     They are float64 (from float32 logits: passes in float32, error below 1e-6), int64 or bool, one a row. A row that
-    gives NaN or infinity is refused by its number, counted from `start`. Maps may be called from several threads.
+    gives NaN or infinity is refused by its number, counted from `start`. Maps are called from several threads at once
+    (as many as torch has, unless `threads` says).
     """
 
     def __init__(
@@ -115,11 +118,13 @@ class Rows:
         *,
         expect: Iterable[str] = (),
         start: int = 0,
+        threads: int | None = None,
     ) -> None:
         self.scores = scores
         self.maps = tuple(maps)
         self._labels = labels
         self._start = start
+        self._threads = threads
         self._passes: dict[str, Tensor] = {}
         self._expect = set(expect)
 
@@ -224,7 +229,8 @@ class Rows:
 
     def _walk(self, names: set[str]) -> None:
         ordered = [name for name in _PASSES if name in names]
-        parts = _each(partial(_measure, ordered), self.tiles(), self.scores.logits.device)
+        with serial_torch() as threads:
+            parts = _each(partial(_measure, ordered, _Scratch()), list(self.tiles()), self._threads or threads)
         made = {name: torch.cat(columns) for name, columns in zip(ordered, zip(*parts, strict=True), strict=True)}
         for name, column in made.items():
             self._check(name, column)
@@ -288,22 +294,46 @@ def slice_rows(scores: Scores, start: int, stop: int, lock: threading.Lock | Non
     )
 
 
+class _Scratch(threading.local):
+    """Memory that one thread uses for tile after tile: fresh memory costs more than the passes over it."""
+
+    held: Tensor | None = None
+
+    def __call__(self, like: Tensor, size: int) -> Tensor:
+        if self.held is None or self.held.dtype != like.dtype or len(self.held) < size:
+            self.held = like.new_empty(size)
+        return self.held[:size]
+
+
 @torch.no_grad()
-def _measure(names: Sequence[str], tile: Tile) -> list[Tensor]:
+def _measure(names: Sequence[str], scratch: _Scratch, tile: Tile) -> list[Tensor]:
+    tile.scratch = scratch
     return [_PASSES[name](tile) for name in names]
 
 
-def _each(work: Callable[[T], S], items: Iterable[T], device: torch.device) -> list[S]:
-    """`work` of every item. On a CPU each item has a thread of its own, and torch inside it one.
+@contextmanager
+def serial_torch() -> Iterator[int]:
+    """Torch works in the calling thread alone meanwhile; says how many threads it had.
+
+    Its idle threads spin for milliseconds after each operation that used them, in the way of the threads that walk
+    tiles.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _each(work: Callable[[T], S], items: Sequence[T], threads: int) -> list[S]:
+    """`work` of every item, each in one thread.
 
     Torch's own threads would meet at a barrier after every pass over a tile, which is slow on small tiles and very
     slow on a busy machine. One thread also keeps a row's sums in one order, however many rows its tile has.
     """
-    threads = torch.get_num_threads()
-    if device.type != "cpu" or threads == 1:
+    workers = min(threads, len(items), _MOST_THREADS)  # a GPU's tiles are large: most often there is one
+    if workers == 1:
         return [work(item) for item in items]
-    try:
-        with ThreadPoolExecutor(min(threads, _MOST_THREADS), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(work, items))
-    finally:
-        torch.set_num_threads(threads)  # what threads started later begin with
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(work, items))

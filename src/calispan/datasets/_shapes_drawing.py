@@ -1,114 +1,15 @@
-"""Pictures of coloured shapes and textures: a style says how a camera or an artist works, `paint` draws a batch."""
+"""The painters of the embedded world: photo, sketch, rendition and texture; `paint` draws a batch by one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from calispan.datasets._shapes_chance import Chance, cos_sin, noise_tile
-from calispan.datasets._shapes_outlines import OUTLINES, REACH, SIDE, distance_maps
-
-# Ten hues, in degrees, that people give these names; a hue is counted in steps from one name to the next.
-HUES = {
-    "red": 0.0, "orange": 28.0, "yellow": 54.0, "lime": 84.0, "green": 130.0,
-    "turquoise": 168.0, "cyan": 194.0, "blue": 228.0, "purple": 275.0, "pink": 322.0,
-}  # fmt: skip
-_TILE = 128
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a domain shows its objects. Hues are in steps between neighbouring colour names."""
-
-    hue_cast: float = 0.0  # where this domain's camera or palette pushes every hue
-    hue_spread: float = 0.22
-    turn: float = 0.08  # largest rotation, in turns
-    stretch: float = 1.25  # largest ratio of width to height
-    scale: tuple[float, float] = (0.45, 0.75)  # radius of the object, 1 reaches the border
-    wander: float = 0.2  # largest way of its centre from the middle
-    grain: float = 0.05
-    clouds: float = 0.12  # unevenness of the background
-    camouflage: float = 0.0  # how often the background takes the object's colour
-    occlusion: float = 0.0  # how often something stands in front of it
-    tint: float = 0.25  # how much colour a sketch shows
-
-
-@dataclass
-class Canvas:
-    """What the painters share: pixel positions and the chance of each image."""
-
-    chance: Chance
-    size: int
-    x: Tensor  # 1 1 w, from -1 (left) to 1
-    y: Tensor  # 1 h 1, from -1 (top) to 1
-
-    def noise(self, blur: int, *, zoom: float = 1.0) -> Tensor:
-        """A random window of a noise tile. [n, h, w]"""
-        tile = noise_tile(_TILE, blur, self.x.device)
-        step = zoom * 64 / self.size  # the same look at every size
-        cells = (torch.arange(self.size, device=self.x.device) * step).floor().long()
-        column = (self.chance.whole(_TILE) + cells[None, None, :]) % _TILE
-        row = (self.chance.whole(_TILE) + cells[None, :, None]) % _TILE
-        return tile[row * _TILE + column]
-
-
-@dataclass
-class Thing:
-    """A shape in its pose: the picture's points in the shape's own coordinates, and distances to its edge."""
-
-    u: Tensor  # n h w
-    v: Tensor
-    shape: Tensor  # n 1 1
-    radius: Tensor  # n 1 1
-
-    def distance(self, du: Tensor | float = 0.0, dv: Tensor | float = 0.0) -> Tensor:
-        """Distance to the edge in picture units, negative inside. [n, h, w]"""
-        row = _cell(self.v + dv)
-        return distance_maps(self.u.device)[(self.shape * SIDE + row) * SIDE + _cell(self.u + du)] * self.radius
-
-
-def _cell(position: Tensor) -> Tensor:
-    return ((position + REACH) * (SIDE / (2 * REACH))).floor().clamp(0, SIDE - 1).long()
-
-
-def rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
-    """Colours from hue steps. [n, 1, 1] each -> [n, 3, 1, 1]"""
-    anchors = torch.tensor([*HUES.values(), 360.0], device=hue.device)
-    step = hue.floor()
-    place = step.long() % len(HUES)
-    degrees = anchors[place] + (anchors[place + 1] - anchors[place]) * (hue - step)
-    channels = []
-    for turn in (5.0, 3.0, 1.0):
-        k = degrees / 60 + turn
-        k = k - (k / 6).floor() * 6
-        channels.append(value - value * saturation * torch.minimum(k, 4 - k).clamp(0, 1))
-    return torch.stack(channels, dim=1)
-
-
-def _pose(canvas: Canvas, style: Style, shape: Tensor) -> Thing:
-    chance = canvas.chance
-    cos, sin = cos_sin(chance.uniform(-style.turn, style.turn))
-    x = canvas.x - chance.uniform(-style.wander, style.wander)
-    y = canvas.y - chance.uniform(-style.wander, style.wander)
-    radius = chance.uniform(*style.scale)
-    ratio = 1 + chance.uniform() * (style.stretch - 1)
-    tall = chance.happens(0.5)
-    wide = (tall + (1 - tall) * ratio) * radius
-    high = (1 - tall + tall * ratio) * radius
-    return Thing((x * cos + y * sin) / wide, (y * cos - x * sin) / high, shape[:, None, None], radius)
-
-
-def _over(below: Tensor, above: Tensor, share: Tensor) -> Tensor:
-    """Paint over. [n, 3, h, w], [n, 3, ...], [n, h, w]"""
-    return below + (above - below) * share[:, None]
-
-
-def _covered(distance: Tensor, size: int, *, soft: float = 1.0) -> Tensor:
-    """Share of a pixel inside the edge: anti-aliasing, or a soft shadow."""
-    return (0.5 - distance * (size / (2 * soft))).clamp(0, 1)
+from calispan.datasets._shapes_canvas import HUES, Canvas, Style, covered, drift, over, posed, rgb
+from calispan.datasets._shapes_chance import Chance, cos_sin
+from calispan.datasets._shapes_outlines import OUTLINES
 
 
 def _background(canvas: Canvas, style: Style, hue: Tensor) -> Tensor:
@@ -125,7 +26,7 @@ def _background(canvas: Canvas, style: Style, hue: Tensor) -> Tensor:
     cos, sin = cos_sin(chance.uniform())
     hardness = chance.uniform(0.6, 1.0) + chance.happens(0.4) * 12
     line = ((canvas.x * cos + canvas.y * sin - chance.uniform(-0.4, 0.4)) * hardness * 0.5 + 0.5).clamp(0, 1)
-    ground = _over(colours[0], colours[1], line)
+    ground = over(colours[0], colours[1], line)
     clouds = canvas.noise(4, zoom=0.5) * style.clouds + canvas.noise(1) * (style.clouds * 0.5 * hides)
     return ground + clouds[:, None]
 
@@ -133,10 +34,10 @@ def _background(canvas: Canvas, style: Style, hue: Tensor) -> Tensor:
 def _photo(canvas: Canvas, style: Style, shape: Tensor, hue: Tensor) -> Tensor:
     """A lit object with a shadow before a background, seen by a camera with exposure and grain."""
     chance = canvas.chance
-    thing = _pose(canvas, style, shape)
+    thing = posed(canvas, style, shape)
     picture = _background(canvas, style, hue)
     light_x, light_y = cos_sin(chance.uniform())
-    shadow = _covered(thing.distance(light_x * 0.16, light_y * 0.16), canvas.size, soft=5)
+    shadow = covered(thing.distance(light_x * 0.16, light_y * 0.16), canvas.size, soft=5)
     picture = picture * (1 - shadow * chance.uniform(0.15, 0.5))[:, None]
     distance = thing.distance()
     paint = rgb(hue, chance.uniform(0.7, 1.0), chance.uniform(0.75, 1.0))
@@ -146,7 +47,7 @@ def _photo(canvas: Canvas, style: Style, shape: Tensor, hue: Tensor) -> Tensor:
     gleam = (1 - ((thing.u + light_x * 0.35) * (thing.u + light_x * 0.35)
                   + (thing.v + light_y * 0.35) * (thing.v + light_y * 0.35)) * 6).clamp(0, 1)  # fmt: skip
     body = paint * shade[:, None] + (gleam * gleam * chance.uniform(0.0, 0.5))[:, None]
-    picture = _over(picture, body, _covered(distance, canvas.size))
+    picture = over(picture, body, covered(distance, canvas.size))
     if style.occlusion:
         picture = _occluded(canvas, style, picture)
     exposure = chance.uniform(0.8, 1.15)
@@ -161,13 +62,13 @@ def _occluded(canvas: Canvas, style: Style, picture: Tensor) -> Tensor:
     half = chance.uniform(0.08, 0.2) * chance.happens(style.occlusion)
     distance = (canvas.x * cos + canvas.y * sin - middle).abs() - half
     colour = rgb(chance.uniform(0, len(HUES)), chance.uniform(0.0, 0.6), chance.uniform(0.2, 0.9))
-    return _over(picture, colour, _covered(distance, canvas.size) * (half > 0))
+    return over(picture, colour, covered(distance, canvas.size) * (half > 0))
 
 
 def _sketch(canvas: Canvas, style: Style, shape: Tensor, hue: Tensor) -> Tensor:
     """An outline by an unsteady pencil on paper, with a little colour hatched in."""
     chance = canvas.chance
-    thing = _pose(canvas, style, shape)
+    thing = posed(canvas, style, shape)
     distance = thing.distance() + canvas.noise(4) * 0.05
     paper = chance.uniform(0.86, 0.98)
     picture = rgb(chance.uniform(0, 2), chance.uniform(0.0, 0.1), paper) + (canvas.noise(1) * 0.04)[:, None]
@@ -176,11 +77,11 @@ def _sketch(canvas: Canvas, style: Style, shape: Tensor, hue: Tensor) -> Tensor:
     hatch = ((lines - lines.floor() - 0.5).abs() * 4 - 0.6).clamp(0, 1) * 0.7 + 0.3
     crayon = rgb(hue, chance.uniform(0.8, 1.0), chance.uniform(0.7, 0.95))
     strength = chance.uniform(0.6, 1.4) * style.tint
-    picture = _over(picture, crayon, _covered(distance, canvas.size) * hatch * strength)
+    picture = over(picture, crayon, covered(distance, canvas.size) * hatch * strength)
     pencil = rgb(hue, chance.uniform(0.0, 0.25), chance.uniform(0.12, 0.4))
     stroke = (distance.abs() - chance.uniform(0.02, 0.045)) * (1 + canvas.noise(1) * 0.3)
     pressure = chance.uniform(0.7, 1.0) + canvas.noise(1) * 0.25
-    return _over(picture, pencil, _covered(stroke, canvas.size) * pressure)
+    return over(picture, pencil, covered(stroke, canvas.size) * pressure)
 
 
 def _rendition(canvas: Canvas, style: Style, shape: Tensor, hue: Tensor) -> Tensor:
@@ -194,16 +95,16 @@ def _rendition(canvas: Canvas, style: Style, shape: Tensor, hue: Tensor) -> Tens
         for axis in (canvas.x, canvas.y)
     )
     seen = Canvas(chance, canvas.size, canvas.x + (flat_x - canvas.x) * mosaic, canvas.y + (flat_y - canvas.y) * mosaic)
-    thing = _pose(seen, style, shape)
+    thing = posed(seen, style, shape)
     distance = thing.distance()
     ground = rgb(chance.uniform(0, len(HUES)), chance.uniform(0.0, 0.3), chance.uniform(0.5, 1.0) * (1 - 0.4 * mosaic))
     rays = seen.x * chance.uniform(-3, 3) + seen.y * chance.uniform(-3, 3)
     picture = ground * (1 - 0.25 * ((rays - rays.floor()) > 0.5).float() * (poster + negative))[:, None]
     paint = rgb(hue, chance.uniform(0.75, 1.0), chance.uniform(0.75, 1.0))
     halves = 1 - 0.3 * (thing.u * chance.uniform(-1, 1) + thing.v > 0).float() * poster
-    picture = _over(picture, paint * halves[:, None], _covered(distance, canvas.size))
-    rim = _covered(distance.abs() - 0.045, canvas.size) * (poster + negative)
-    picture = _over(picture, torch.zeros_like(paint) + 0.08, rim)
+    picture = over(picture, paint * halves[:, None], covered(distance, canvas.size))
+    rim = covered(distance.abs() - 0.045, canvas.size) * (poster + negative)
+    picture = over(picture, torch.zeros_like(paint) + 0.08, rim)
     grout_x, grout_y = (((a + 1) * 8 - ((a + 1) * 8).floor() - 0.5).abs() for a in (canvas.x, canvas.y))
     grout = (torch.maximum(grout_x, grout_y) > 0.36).float() * mosaic * 0.35
     picture = picture * (1 - grout)[:, None]
@@ -258,7 +159,7 @@ def _texture(canvas: Canvas, style: Style, pattern: Tensor, hue: Tensor) -> Tens
     dark = chance.happens(0.3)
     cloth = rgb(chance.uniform(0, len(HUES)), chance.uniform(0.0, 0.1), chance.uniform(0.8, 1.0) - dark * 0.7)
     dye = rgb(hue, chance.uniform(0.7, 1.0), chance.uniform(0.75, 1.0))
-    picture = _over(cloth, dye, (level * (canvas.size / 20) + 0.5).clamp(0, 1))
+    picture = over(cloth, dye, (level * (canvas.size / 20) + 0.5).clamp(0, 1))
     light = 1 + canvas.noise(4, zoom=0.5) * 0.3 + canvas.noise(1) * 0.06
     return picture * (light * chance.uniform(0.8, 1.1))[:, None] + (canvas.noise(0) * style.grain)[:, None]
 
@@ -268,11 +169,6 @@ PAINTERS: dict[str, Painter] = {
     "photo": _photo, "sketch": _sketch, "rendition": _rendition, "texture": _texture,
 }  # fmt: skip
 FORMS = tuple(OUTLINES)
-
-
-def drift(chance: Chance, style: Style) -> Tensor:
-    """How far each image's hue lies off its colour's name, in steps. It is the first thing that chance decides."""
-    return chance.normal(style.hue_spread) + style.hue_cast
 
 
 def paint(painter: str, style: Style, keys: Tensor, form: Tensor, colour: Tensor, size: int) -> Tensor:

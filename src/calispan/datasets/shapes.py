@@ -12,10 +12,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from calispan.core.errors import InputError
+from calispan.core.errors import InputError, RecipeError, did_you_mean
 from calispan.core.registry import datasets
+from calispan.datasets._shapes_canvas import HUES, Style, drift
 from calispan.datasets._shapes_chance import Chance, keys_of
-from calispan.datasets._shapes_drawing import FORMS, HUES, PATTERNS, Style, drift, paint
+from calispan.datasets._shapes_drawing import FORMS, PATTERNS, paint
 
 Domain = Literal["photo", "photo-v2", "sketch", "adversarial", "rendition", "textures", "wild", "wild-textures"]
 
@@ -25,7 +26,7 @@ PER_CLASS = {"train": 64, "val": 10, "test": 30}
 # A camera or palette of its own for each domain: hues lie off their names, each domain's by another amount. Few
 # shots of `photo` can learn photo's; the shifts have theirs.
 STYLES: dict[str, tuple[str, Style]] = {
-    "photo": ("photo", Style(hue_cast=0.31, hue_spread=0.27)),
+    "photo": ("photo", Style(hue_cast=0.33, hue_spread=0.23)),
     "photo-v2": (
         "photo",
         Style(hue_cast=0.15, hue_spread=0.38, scale=(0.3, 0.65), wander=0.35, grain=0.09, clouds=0.2, occlusion=0.2),
@@ -43,17 +44,20 @@ STYLES: dict[str, tuple[str, Style]] = {
             camouflage=0.6,
             occlusion=0.4,
         ),
-    ),  # fmt: skip
+    ),
     "rendition": ("rendition", Style(hue_cast=0.08, hue_spread=0.42, turn=0.12)),
     "textures": ("texture", Style(hue_cast=0.15, hue_spread=0.4, turn=0.1)),
     "wild-textures": ("texture", Style(hue_spread=0.44, turn=0.1)),
 }
 # What the towers see when they learn names: every style, and every hue about its name.
-_HARD = Style(hue_spread=0.44, turn=0.1, stretch=1.5, scale=(0.32, 0.7), wander=0.4, camouflage=0.4, occlusion=0.4)
 WILD: tuple[tuple[float, str, Style], ...] = (
     (0.70, "photo", Style(hue_spread=0.44, turn=0.1)),
     (0.10, "sketch", Style(hue_spread=0.44, turn=0.1, tint=0.5)),
-    (0.10, "photo", _HARD),
+    (
+        0.10,
+        "photo",
+        Style(hue_spread=0.44, turn=0.1, stretch=1.5, scale=(0.32, 0.7), wander=0.4, camouflage=0.4, occlusion=0.4),
+    ),
     (0.10, "rendition", Style(hue_spread=0.44, turn=0.1)),
 )
 SUBSETS = {
@@ -70,6 +74,14 @@ class Shapes:
     domain: Domain = "photo"
     size: int = 64
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        known = get_args(Domain)
+        if self.domain not in known:
+            near = did_you_mean(self.domain, known)
+            raise RecipeError(f"Shapes have no domain '{self.domain}'.{near} Known: {', '.join(known)}.")
+        if self.size < 16:
+            raise RecipeError(f"Shapes are drawn 16 pixels wide or more; came size {self.size}.")
 
     @property
     def _textures(self) -> bool:
@@ -107,6 +119,8 @@ class Shapes:
     def open(self, name: str) -> Tensor:
         """The image of one row. uint8 [3, size, size]"""
         split, _, index = name.partition("/")
+        if not index.isdecimal():
+            raise InputError(f"No image is called '{name}'. Names are as rows() gives them: train/000012.")
         return self.draw(split, [int(index)])[0][0]
 
     def draw(self, split: str, indices: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
@@ -124,12 +138,15 @@ class Shapes:
         form, colour = positions // len(HUES), positions % len(HUES)
         images = torch.empty(len(wanted), 3, self.size, self.size, dtype=torch.uint8, device=wanted.device)
         for painter, style, rows in self._drawn_by(split, wanted):
-            for few in rows.split(BATCH if rows.device.type == "cpu" else 8192):
+            for few in torch.split(rows, BATCH if rows.device.type == "cpu" else 8192):
                 images[few] = paint(painter, style, keys[few], form[few], colour[few], self.size)
         return images, labels
 
     def style_of(self, split: str, indices: Sequence[int] | Tensor) -> Tensor:
         """Which entry of `WILD` each image of the wild domain is drawn by. [n]"""
+        if self.domain != "wild":
+            raise InputError(f"Only the domain 'wild' mixes styles; '{self.domain}' has one.")
+        # From the complement of its key, so that the lot says nothing about the drawing.
         lot = Chance(~self._keys(split, torch.as_tensor(indices))).uniform().flatten()
         borders = torch.tensor([share for share, _, _ in WILD], device=lot.device).cumsum(0)
         return (lot[:, None] >= borders[:-1]).sum(dim=1)

@@ -64,6 +64,12 @@ def test_confidence_is_exact(dtype):
     assert torch.equal(out.argmax(-1), logits.argmax(-1))
 
 
+def test_the_winner_stays_where_the_smallest_floats_round_to_zero():
+    step = torch.finfo(torch.float32).tiny * torch.finfo(torch.float32).eps
+    scores = Scores(torch.tensor([[0.0, step, 0.0]]), torch.zeros(1, 3))
+    assert ConfidenceMatch().fit(Given())(scores).logits.argmax().item() == 1
+
+
 def test_where_confidence_rounds_to_one_the_odds_still_agree():
     logits = torch.tensor([[30.0, 10.0, 0.0]]).double()
     zero_shot = torch.tensor([[90.0, 0.0, 10.0]]).double()  # c = 1 - 2e-35

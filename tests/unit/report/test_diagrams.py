@@ -78,6 +78,15 @@ def test_no_state_and_a_state_without_rows_are_refused() -> None:
         reliability_diagram({"before": state(), "after": Reliability(10)})
 
 
+def test_who_reads_the_old_file_keeps_it_whole(tmp_path: Path) -> None:
+    path = tmp_path / "diagram.png"
+    path.write_bytes(b"old")
+    with path.open("rb") as old:
+        save_figure(reliability_diagram({"": state()}), path)
+        assert old.read() == b"old"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
 def test_the_suffix_decides_the_format_and_folders_are_made(tmp_path: Path, suffix: str, start: bytes) -> None:
     path = tmp_path / "new" / "folder" / f"diagram{suffix}"
