@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -106,7 +107,7 @@ def reference_epoch(problem: cs.Problem, steps: int) -> Callable[[], object]:
             )
             loss = F.cross_entropy(logits, y)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             with torch.no_grad():
                 directions = weights / weights.norm(dim=-1, keepdim=True)
@@ -157,7 +158,7 @@ def whole(device: str) -> None:
         problem = problem_of(width, 21, device)
         for name in ("zs-lp", "clip-adapter", "task-res"):
             for during in ((), ("zs-norm",)):
-                seconds = timed_once(lambda n=name, d=during, p=problem: cs.fit(p, n, during=d, device=device))
+                seconds = timed_once(partial(cs.fit, problem, name, during=during, device=device))
                 shown = "+".join((name, *during))
                 print(f"whole training, {shown}, width {width}: {seconds:.1f} s for 18,600 steps", flush=True)
         del problem

@@ -1,9 +1,9 @@
 """calispan: adapt a CLIP-like model to few labelled images and keep its confidence honest under shift.
 
-    import calispan as cs
-    model = cs.fit(problem, "task-res", during=["zs-norm"], after=["sals"], seed=0)
-    scores = model(cs.Embeddings(test_features))
-    cs.evaluate(scores, test_labels)
+import calispan as cs
+model = cs.fit(problem, "task-res", during=["zs-norm"], after=["sals"], seed=0)
+scores = model(cs.Embeddings(test_features))
+cs.evaluate(scores, test_labels)
 """
 
 from calispan.core.contracts import Backbone as Backbone

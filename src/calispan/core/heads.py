@@ -16,7 +16,7 @@ from calispan.core.types import Embeddings
 
 def cosine_logits(features: Tensor, weights: Tensor, scale: float, bias: float = 0.0) -> Tensor:
     """Scale times cosine, plus bias; features are of unit length, weights need not be. [..., d] -> [..., c]"""
-    logits: Tensor = _CosineLogits.apply(features, weights, scale)  # type: ignore[no-untyped-call]
+    logits: Tensor = _CosineLogits.apply(features, weights, scale)
     return logits + bias if bias else logits
 
 
@@ -37,7 +37,7 @@ class _CosineLogits(torch.autograd.Function):
         return logits
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         features, weights, lengths, logits = ctx.saved_tensors
         scaled = grad * (ctx.scale / lengths)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -29,14 +29,14 @@ _VECTOR = 64  # more numbers than any processor's loop takes at a time
 _LOG2_E = math.log2(math.e)
 
 T = TypeVar("T")
-S = TypeVar("S")
 
 
 class Tile:
     """Rows few enough to stay in the cache while every pass over them runs."""
 
-    def __init__(self, scores: Scores, labels: Tensor | None, maps: Sequence[ScoreMap]) -> None:
+    def __init__(self, scores: Scores, labels: Tensor | None, maps: Sequence[ScoreMap], start: int = 0) -> None:
         self.given = scores
+        self.place = slice(start, start + len(scores))  # among the rows of the chunk
         self.labels = labels
         self.maps = maps
         self.scratch: Callable[[Tensor, int], Tensor] = Tensor.new_empty
@@ -210,7 +210,7 @@ class Rows:
         lock = threading.Lock()
         for start in range(0, max(1, len(self)), rows):
             labels = None if self._labels is None else self._labels[start : start + rows]
-            yield Tile(slice_rows(self.scores, start, start + rows, lock), labels, self.maps)
+            yield Tile(slice_rows(self.scores, start, start + rows, lock), labels, self.maps, start)
 
     def take(self, index: Tensor) -> Rows:
         """The chosen rows, in that order and as often; their numbers are looked up, not made again."""
@@ -228,13 +228,12 @@ class Rows:
         return self._passes[name]
 
     def _walk(self, names: set[str]) -> None:
-        ordered = [name for name in _PASSES if name in names]
+        columns = _Columns(len(self), [name for name in _PASSES if name in names])
         with serial_torch() as threads:
-            parts = _each(partial(_measure, ordered, _Scratch()), list(self.tiles()), self._threads or threads)
-        made = {name: torch.cat(columns) for name, columns in zip(ordered, zip(*parts, strict=True), strict=True)}
-        for name, column in made.items():
+            _each(columns.fill, list(self.tiles()), self._threads or threads)
+        for name, column in columns.made.items():
             self._check(name, column)
-        self._passes |= made
+        self._passes |= columns.made
 
     def _check(self, name: str, column: Tensor) -> None:
         """NaN and infinity reach the numbers of their row, so a look at the numbers finds them."""
@@ -294,6 +293,27 @@ def slice_rows(scores: Scores, start: int, stop: int, lock: threading.Lock | Non
     )
 
 
+class _Columns:
+    """The numbers of all rows, filled tile by tile. Tiles leave nothing behind that would break up free memory."""
+
+    def __init__(self, rows: int, names: Sequence[str]) -> None:
+        self.rows = rows
+        self.names = names
+        self.made: dict[str, Tensor] = {}
+        self._lock = threading.Lock()
+        self._scratch = _Scratch()
+
+    @torch.no_grad()
+    def fill(self, tile: Tile) -> None:
+        tile.scratch = self._scratch
+        for name in self.names:
+            numbers = _PASSES[name](tile)
+            with self._lock:  # the first tile to come says of which type a column is
+                if name not in self.made:
+                    self.made[name] = numbers.new_empty(self.rows)
+            self.made[name][tile.place] = numbers
+
+
 class _Scratch(threading.local):
     """Memory that one thread uses for tile after tile: fresh memory costs more than the passes over it."""
 
@@ -303,12 +323,6 @@ class _Scratch(threading.local):
         if self.held is None or self.held.dtype != like.dtype or len(self.held) < size:
             self.held = like.new_empty(size)
         return self.held[:size]
-
-
-@torch.no_grad()
-def _measure(names: Sequence[str], scratch: _Scratch, tile: Tile) -> list[Tensor]:
-    tile.scratch = scratch
-    return [_PASSES[name](tile) for name in names]
 
 
 @contextmanager
@@ -326,7 +340,7 @@ def serial_torch() -> Iterator[int]:
         torch.set_num_threads(threads)
 
 
-def _each(work: Callable[[T], S], items: Sequence[T], threads: int) -> list[S]:
+def _each(work: Callable[[T], object], items: Sequence[T], threads: int) -> None:
     """`work` of every item, each in one thread.
 
     Torch's own threads would meet at a barrier after every pass over a tile, which is slow on small tiles and very
@@ -334,6 +348,9 @@ def _each(work: Callable[[T], S], items: Sequence[T], threads: int) -> list[S]:
     """
     workers = min(threads, len(items), _MOST_THREADS)  # a GPU's tiles are large: most often there is one
     if workers == 1:
-        return [work(item) for item in items]
+        for item in items:
+            work(item)
+        return
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(work, items))
+        for _ in pool.map(work, items):
+            pass

@@ -1,4 +1,4 @@
-"""The laws of methods. `check_method("task-res")` runs them all; a broken one raises an AssertionError that names it."""
+"""The laws of methods. `check_method("task-res")` runs them all; a broken one is an AssertionError that names it."""
 
 from __future__ import annotations
 
