@@ -15,7 +15,7 @@ class HalfRangeMap:
         span = top - scores.logits.amin(dim=-1, keepdim=True)
         wanted = self.share * (scores.zero_shot.amax(dim=-1) - scores.zero_shot.amin(dim=-1))[..., None]
         factor = (wanted / span).nan_to_num(1.0, posinf=1.0).clamp(max=1.0)
-        return scores.replace((scores.logits - top) * factor + top)
+        return scores.replace(cs.keep_argmax(scores.logits, (scores.logits - top) * factor + top))
 
 
 @cs.calibrator("half-range", paper="an example")

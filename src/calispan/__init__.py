@@ -41,6 +41,7 @@ from calispan.core.resampling import compare as compare
 from calispan.core.resampling import confidence_interval as confidence_interval
 from calispan.core.rows import Rows as Rows
 from calispan.core.sampling import few_shot as few_shot
+from calispan.core.score_maps import keep_argmax as keep_argmax
 from calispan.core.store import save as save
 from calispan.core.store import storable as storable
 from calispan.core.training import Training as Training

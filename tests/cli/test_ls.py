@@ -100,12 +100,13 @@ def test_parameters_become_plain_values() -> None:
     assert plain({"a": (1, 2.5, None), "b": float("inf"), 3: Path("x")}) == {"a": [1, 2.5, None], "b": "inf", "3": "x"}
 
 
-@pytest.mark.parametrize("words", [["ls", "--json"], ["--version"]])  # more than a buffer holds, and less
+@pytest.mark.parametrize("words", [["ls", "--json"], ["ls", "backbones"]])  # more than a buffer holds, and less
 def test_a_reader_that_has_left_is_no_error(words: list[str]) -> None:
     there, here = os.pipe()
     os.close(there)
     program = [sys.executable, "-c", "from calispan.cli import main; main()", *words]
-    done = subprocess.run(program, stdout=here, stderr=subprocess.PIPE)
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    done = subprocess.run(program, stdout=here, stderr=subprocess.PIPE, env=buffered)
     os.close(here)
     assert (done.returncode, done.stderr) == (141, b"")
 

@@ -8,7 +8,7 @@ NAMES = set(
     Backbone CalispanError CalispanWarning Calibrator CosineHead Dataset Embeddings Evaluation Evidence Given Head
     InputError Method Metric MetricState MissingExtraError Model Needs NeedsError Objective Problem RecipeError Rows
     ScoreMap Scores StoreError TextTower TrainCalibration Training UnknownNameError calibrate calibrator compare
-    confidence_interval evaluate few_shot fingerprint fit load method metric recipe save storable train_calibration
+    confidence_interval evaluate few_shot fingerprint fit keep_argmax load method metric recipe save storable train_calibration
     """.split()  # noqa: SIM905
 )
 

@@ -36,6 +36,9 @@ class Commands(TyperGroup):
         try:
             with spoken_warnings():
                 code = super().main(args, prog_name, complete_var, False, windows_expand_args, **more)
+            sys.stdout.flush()  # a closed pipe shows here, not while the interpreter shuts down
+        except BrokenPipeError:
+            code = _reader_left()
         except (KeyboardInterrupt, typer.Abort):
             code = 130
         except Exception as error:
@@ -47,12 +50,15 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()  # a closed pipe shows here, not while the interpreter shuts down
-            return result
-        except BrokenPipeError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
-            raise typer.Exit(141) from error
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # typer would end the program with 1
+            raise typer.Exit(_reader_left()) from error
+
+
+def _reader_left() -> int:
+    """Whoever read our output has gone: what is still buffered goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
 
 
 def one_line(text: object) -> str:

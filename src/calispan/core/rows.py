@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
@@ -206,11 +206,18 @@ class Rows:
 
     def tiles(self) -> Iterator[Tile]:
         """The rows a few at a time, mapped anew; at least one tile."""
+        return (make() for make in self._tile_makers())
+
+    def _tile_makers(self) -> list[Callable[[], Tile]]:
+        """A tile keeps what it has made, so it is made when its turn comes and let go after."""
         rows = max(1, _TILE.get(self.scores.logits.device.type, _TILE["cuda"]) // self.classes)
         lock = threading.Lock()
-        for start in range(0, max(1, len(self)), rows):
+
+        def make(start: int) -> Tile:
             labels = None if self._labels is None else self._labels[start : start + rows]
-            yield Tile(slice_rows(self.scores, start, start + rows, lock), labels, self.maps, start)
+            return Tile(slice_rows(self.scores, start, start + rows, lock), labels, self.maps, start)
+
+        return [partial(make, start) for start in range(0, max(1, len(self)), rows)]
 
     def take(self, index: Tensor) -> Rows:
         """The chosen rows, in that order and as often; their numbers are looked up, not made again."""
@@ -230,7 +237,7 @@ class Rows:
     def _walk(self, names: set[str]) -> None:
         columns = _Columns(len(self), [name for name in _PASSES if name in names])
         with serial_torch() as threads:
-            _each(columns.fill, list(self.tiles()), self._threads or threads)
+            _each(columns.fill, self._tile_makers(), self._threads or threads)
         for name, column in columns.made.items():
             self._check(name, column)
         self._passes |= columns.made
@@ -267,8 +274,8 @@ class _Taken(Rows):
     def __len__(self) -> int:
         return len(self._index)
 
-    def tiles(self) -> Iterator[Tile]:
-        yield from Rows(self._whole.scores.rows(self._index), self._labels, self.maps).tiles()
+    def _tile_makers(self) -> list[Callable[[], Tile]]:
+        return Rows(self._whole.scores.rows(self._index), self._labels, self.maps)._tile_makers()
 
     def _pass(self, name: str) -> Tensor:
         return self._whole._pass(name)[self._index]
@@ -294,7 +301,7 @@ def slice_rows(scores: Scores, start: int, stop: int, lock: threading.Lock | Non
 
 
 class _Columns:
-    """The numbers of all rows, filled tile by tile. Tiles leave nothing behind that would break up free memory."""
+    """The numbers of all rows, filled tile by tile."""
 
     def __init__(self, rows: int, names: Sequence[str]) -> None:
         self.rows = rows
@@ -304,7 +311,8 @@ class _Columns:
         self._scratch = _Scratch()
 
     @torch.no_grad()
-    def fill(self, tile: Tile) -> None:
+    def fill(self, make: Callable[[], Tile]) -> None:
+        tile = make()
         tile.scratch = self._scratch
         for name in self.names:
             numbers = _PASSES[name](tile)
