@@ -20,6 +20,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 import calispan as cs
@@ -56,16 +57,16 @@ def products_of(name: str, problem: cs.Problem) -> Callable[[], object]:
     """The matrix products of as many steps and nothing else."""
     width = problem.text.shape[1]
     device = problem.text.device
-    x = Bank.of(problem.support).features[:BATCH].clone()
+    batches = torch.split(Bank.of(problem.support).features, BATCH)[:STEPS]  # whole batches, in the bank's order
     weights, up = torch.randn(CLASSES, width, device=device), torch.randn(width, width // 4, device=device)
     down = torch.randn(width // 4, width, device=device)
     grad, hidden = torch.randn(BATCH, CLASSES, device=device), torch.randn(BATCH, width // 4, device=device)
 
-    def linear_step() -> None:
+    def linear_step(x: Tensor) -> None:
         torch.mm(x, weights.T)
         torch.mm(grad.T, x)
 
-    def adapter_step() -> None:
+    def adapter_step(x: Tensor) -> None:
         torch.mm(x, down.T)
         torch.mm(hidden, up.T)
         torch.mm(x, weights.T)
@@ -78,8 +79,9 @@ def products_of(name: str, problem: cs.Problem) -> Callable[[], object]:
 
     def epoch() -> None:
         with fast_matmul(device):
-            for _ in range(STEPS * epochs_on(device)):
-                step()
+            for _ in range(epochs_on(device)):
+                for x in batches:
+                    step(x)
 
     return epoch
 

@@ -112,6 +112,10 @@ TABLE = [
     (f"evaluate {GOOD} --metrics ece:bins=0", "bins is 0; wanted 1 or more"),
     (f"evaluate {GOOD} --metrics ece:bins=few", "'few'"),
     (f"evaluate {GOOD} --after salz", "No calibrator is called 'salz'. Did you mean 'sals'?"),
+    (
+        f"evaluate {GOOD} --after penalty:weight=1",
+        "'penalty' calibrates during training, and these logits are finished",
+    ),
     (f"evaluate {GOOD} --after sals:span=-1", "span above 0"),
     (f"evaluate {GOOD} --after sals:0.5", "'0.5' in 'sals:0.5' is not key=value"),
     # what was not given
@@ -196,6 +200,10 @@ TABLE = [
     ("evaluate --logits good.npy --labels from-one.npy", "from-one.npy: Label 3 of row"),
     ("evaluate --logits good.npy --labels negative.npy", "negative.npy: Label -1 of row"),
     (f"evaluate {GOOD} --after temperature --fit-logits nan.npy --fit-labels good.npz", "nan.npy: Logits of row 17"),
+    (
+        f"evaluate {GOOD} --after temperature --fit-logits good.npy --fit-zero-shot nan.npy --fit-labels good.npz",
+        "nan.npy: Zero-shot logits of row 17 hold NaN",
+    ),
     (f"evaluate {GOOD} --after vector --fit-logits good.npy --fit-labels from-one.npy", "from-one.npy: Label 3 of"),
 ]
 

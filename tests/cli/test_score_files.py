@@ -116,3 +116,12 @@ def test_a_csv_longer_than_its_first_block(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text(text + "3,")
     with pytest.raises(InputError, match="empty at row 1500000 "):
         read(tmp_path / "b.csv", "logits", 300_000)
+
+
+def test_row_groups_of_a_parquet_file_are_let_go(tmp_path: Path) -> None:
+    columns = {str(i): np.random.default_rng(i).normal(size=400_000) for i in range(4)}
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=20_000)
+    before = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in open_table(str(tmp_path / "a.parquet"), "logits").read(5000)]
+    assert len(held) == 80
+    assert max(held) < 2 << 20  # the file is 12 MiB

@@ -69,11 +69,9 @@ class Isotonic:
             confidence, winner = top_label(logits)
             curves = [_curve(confidence, winner == labels)]
         else:
-            probabilities = logits.softmax(dim=-1)  # m c
-            truth = torch.zeros_like(probabilities, dtype=torch.bool).scatter_(-1, labels[:, None], True)
-            pairs = (
-                [(probabilities.T, truth.T)] if self.mode == "pooled" else zip(probabilities.T, truth.T, strict=True)
-            )
+            p = logits.softmax(dim=-1)  # m c
+            truth = torch.zeros_like(p, dtype=torch.bool).scatter_(-1, labels[:, None], True)
+            pairs = [(p, truth)] if self.mode == "pooled" else zip(p.T, truth.T, strict=True)
             curves = [_curve(values, right) for values, right in pairs]
         longest = max(len(x) for x, _ in curves)
         x = torch.stack([_padded(x, longest, step=1.0) for x, _ in curves]).to(labels.device)
@@ -87,10 +85,12 @@ def _curve(values: Tensor, right: Tensor) -> tuple[np.ndarray[Any, Any], np.ndar
     from scipy.optimize import isotonic_regression
 
     # Equal but for the last bits is equal, or noise would decide what is pooled.
-    x, place = np.unique(values.cpu().numpy().ravel().round(14), return_inverse=True)
-    weights = np.bincount(place.ravel())
-    hits = np.bincount(place.ravel(), weights=right.cpu().numpy().ravel())
-    y = isotonic_regression(hits / weights, weights=weights.astype(float)).x
+    x = values.cpu().numpy().ravel().round(14)
+    order = np.argsort(x)
+    x, hits = x[order], right.cpu().numpy().ravel()[order]
+    starts = np.flatnonzero(np.diff(x, prepend=-1.0))
+    x, weights = x[starts], np.diff(starts, append=len(x))
+    y = isotonic_regression(np.add.reduceat(hits, starts, dtype=np.int64) / weights, weights=weights.astype(float)).x
     turns = np.ones(len(y), dtype=bool)
     turns[1:-1] = (y[1:-1] != y[:-2]) | (y[1:-1] != y[2:])
     return x[turns], y[turns]

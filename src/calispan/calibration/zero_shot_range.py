@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calispan.core.contracts import Evidence, Given
+from calispan.core.contracts import Evidence, Given, RowSpans
 from calispan.core.errors import RecipeError
 from calispan.core.registry import calibrator, train_calibration
 from calispan.core.score_maps import keep_argmax, map_logits
@@ -116,6 +116,11 @@ class ZeroShotRange:
 
     def __call__(self, scores: Scores) -> Scores:
         return map_logits(scores, lambda s: _rescaled(s.logits, s.zero_shot, self.span))
+
+    def row_factor(self, rows: RowSpans) -> Tensor:
+        """R0 / R times the factor; 0 for a flat row. [n, 1]"""
+        factor = rows.zero_shot_span * self.span / rows.span
+        return torch.where(torch.isfinite(factor), factor, 0)
 
 
 @torch.no_grad()

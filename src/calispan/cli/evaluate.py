@@ -101,13 +101,13 @@ def _as_json(found: Measured, names: Sequence[str]) -> dict[str, Any]:
 
 def _show(found: Measured, names: Sequence[str]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from calispan.cli._console import Page
     from calispan.core.registry import metrics
 
-    console = Console(highlight=False)
+    console = Page()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("metric", no_wrap=True)
     for heading in ("before", "after") if found.calibrations else ("value",):

@@ -103,10 +103,11 @@ def plain(value: Any) -> Any:
 
 
 def _show(listed: Mapping[str, list[dict[str, Any]]]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    from calispan.cli._console import Page
+
+    console = Page()
     for kind, items in listed.items():
         if not items:
             console.print(Text(f"{kind}: none yet", style="bold"))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from calispan.cli.score_sets import ScoreSet
 from calispan.core.contracts import Calibrator, Evidence, Given, ScoreMap
-from calispan.core.errors import InputError, NeedsError
+from calispan.core.errors import InputError, NeedsError, UnknownNameError
 from calispan.core.evaluation import DEFAULT_METRICS, Evaluation
-from calispan.core.registry import calibrators, metrics
+from calispan.core.registry import calibrators, metrics, parse_spec, train_calibrations
 from calispan.core.reliability import Reliability
 from calispan.pipeline import fit_maps
 
@@ -53,7 +53,7 @@ def _missing(metric: str, scores: ScoreSet) -> list[str]:
 
 def fitted(specs: Sequence[str], scores: ScoreSet, held_out: ScoreSet | None) -> tuple[ScoreMap, ...]:
     """Score maps of the calibrations, fitted in turn on the held-out files where they ask for labels."""
-    wanted = [calibrators.build(spec) for spec in specs]
+    wanted = [_calibrator(spec) for spec in specs]
     if not any(_asks_for(calibrator, Evidence.LABELS, spec) for spec, calibrator in zip(specs, wanted, strict=True)):
         return fit_maps(wanted, Given())
     if held_out is None or held_out.labels is None:
@@ -70,10 +70,21 @@ def fitted(specs: Sequence[str], scores: ScoreSet, held_out: ScoreSet | None) ->
     with held_out.named():
         rows, labels = held_out.whole()
         assert labels is not None  # its file is open
-        values = Evaluation(["accuracy"])  # looks at every value, and says which row is wrong
+        # Metrics that read every value, and say which row is wrong.
+        values = Evaluation(["accuracy", "range-inflation"] if rows.has_zero_shot else ["accuracy"])
         values.update(rows, labels)
         values.compute()
         return fit_maps(wanted, Given(held_out=(rows, labels)))
+
+
+def _calibrator(spec: str) -> Calibrator:
+    name, _ = parse_spec(spec)
+    if name in train_calibrations.names() and name not in calibrators.names():
+        raise UnknownNameError(
+            f"'{name}' calibrates during training, and these logits are finished. "
+            f"Name one that works after it: {', '.join(calibrators.names())}."
+        )
+    return calibrators.build(spec)
 
 
 def _asks_for(calibrator: Calibrator, evidence: Evidence, spec: str) -> bool:

@@ -74,7 +74,7 @@ def _npy_head(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 def _tensor(chunk: np.ndarray[Any, Any]) -> Tensor:
     """The chunk as a tensor; copied only where it lies in a file or in another order."""
     kind = np.dtype(np.int64) if chunk.dtype.kind in "iu" else chunk.dtype.newbyteorder("=")
-    return torch.from_numpy(np.require(chunk, kind, ["C", "W"]))
+    return torch.from_numpy(np.ascontiguousarray(chunk, kind))
 
 
 def open_safetensors(place: Place) -> Found:

@@ -36,8 +36,9 @@ def open_parquet(place: Place, not_classes: set[str]) -> Found:
             raise InputError(_not_numbers(place, name, str(kind)))
 
     def parts(size: int) -> Iterator[Tensor]:
-        # A buffered read holds a few pages of each column, not a whole row group.
-        with parquet.ParquetFile(place.path, buffer_size=1 << 16, page_checksum_verification=True) as file:
+        # Buffered and nothing fetched ahead: a few pages of each column are held, not the row groups met so far.
+        lean: dict[str, Any] = {"buffer_size": 1 << 16, "pre_buffer": False}
+        with parquet.ParquetFile(place.path, page_checksum_verification=True, **lean) as file:
             start = 0
             for batch in file.iter_batches(batch_size=size, columns=names):
                 yield _matrix(place, batch.columns, names, start)

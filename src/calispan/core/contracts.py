@@ -81,6 +81,25 @@ class ScoreMap(Protocol):
     def __call__(self, scores: Scores, /) -> Scores: ...
 
 
+class RowSpans(Protocol):
+    """How far the logits of each row reach, largest minus smallest. [n, 1]"""
+
+    @property
+    def span(self) -> Tensor: ...
+
+    @property
+    def zero_shot_span(self) -> Tensor: ...
+
+
+@runtime_checkable
+class RowTemperature(ScoreMap, Protocol):
+    """A score map that only stretches or shrinks each row: whoever wants probabilities need not carry it out."""
+
+    def row_factor(self, rows: RowSpans, /) -> Tensor:
+        """What the differences between the logits of a row are multiplied by, 0 or more. [n, 1]"""
+        ...
+
+
 class Calibrator(Protocol):
     """A recipe that fits a score map from the evidence it asks for."""
 

@@ -13,7 +13,8 @@ from calispan.core.contracts import Calibrator, Evidence, Given, Metric, MetricS
 from calispan.core.errors import CalispanWarning, InputError, NeedsError
 from calispan.core.registry import calibrators
 from calispan.core.registry import metrics as registered
-from calispan.core.rows import Rows, serial_torch, slice_rows
+from calispan.core.rows import Rows
+from calispan.core.tiles import serial_torch, slice_rows
 from calispan.core.types import Arrayish, Scores
 
 DEFAULT_METRICS = ("accuracy", "ece-10", "ece-15", "nll", "brier", "aurc", "range-inflation")
@@ -184,8 +185,11 @@ def _blocks(rows: int, classes: int, *, first: bool) -> Iterator[tuple[int, int]
 
 
 def _look_like_probabilities(rows: Rows) -> bool:
-    """Whether every row lies in 0..1 and sums to 1. Only rows that sum to 1 are looked at closer."""
-    if rows.classes < 2 or bool(((rows.given_sum - 1).abs() > _SUM_TO_ONE).any()):
+    """Whether every row lies in 0..1 and sums to 1. Most logits are told apart by their first row."""
+    first = rows.scores.logits[:1].double()
+    if rows.classes < 2 or abs(float(first.sum()) - 1) > _SUM_TO_ONE:
+        return False
+    if bool(((rows.given_sum - 1).abs() > _SUM_TO_ONE).any()):
         return False
     tiles = (tile.given.logits for tile in rows.tiles())
     return all(float(logits.min()) >= 0 and float(logits.max()) <= 1 for logits in tiles)

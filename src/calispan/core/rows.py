@@ -1,104 +1,20 @@
 """Rows: one chunk of scored rows, and the per-row numbers that metrics share.
 
 A number such as the confidence is wanted by many metrics, and each needs a pass or two over the logits. So the rows
-are walked once, in tiles small enough for a core's cache, and every pass that is wanted runs on a tile while it is
-there. Score maps are applied to the tile as well: a second matrix of logits never exists. Tiles go to as many threads
-as torch has, one tile to a thread, and a row's numbers do not depend on its tile.
+are walked once, in tiles (see `calispan.core.tiles`), and the numbers are kept.
 """
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cached_property, partial
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from calispan.core.contracts import ScoreMap
 from calispan.core.errors import InputError, NeedsError
+from calispan.core.tiles import Tile, only_stretch, slice_rows, tile_makers, walk
 from calispan.core.types import Scores
-
-_TILE = {"cpu": 1 << 19, "cuda": 1 << 25}  # logits in a tile; a GPU wants few large launches
-_MOST_THREADS = 8  # beyond these Python itself is the bottleneck
-_VECTOR = 64  # more numbers than any processor's loop takes at a time
-_LOG2_E = math.log2(math.e)
-
-T = TypeVar("T")
-
-
-class Tile:
-    """Rows few enough to stay in the cache while every pass over them runs."""
-
-    def __init__(self, scores: Scores, labels: Tensor | None, maps: Sequence[ScoreMap], start: int = 0) -> None:
-        self.given = scores
-        self.place = slice(start, start + len(scores))  # among the rows of the chunk
-        self.labels = labels
-        self.maps = maps
-        self.scratch: Callable[[Tensor, int], Tensor] = Tensor.new_empty
-
-    @cached_property
-    def logits(self) -> Tensor:
-        """After the score maps. [t, c]"""
-        scores = self.given
-        for score_map in self.maps:
-            scores = score_map(scores)
-        return scores.logits.detach()
-
-    @cached_property
-    def predicted(self) -> Tensor:
-        """The first of the largest logits. [t, 1]"""
-        if self.logits.device.type != "cpu":
-            return self.logits.argmax(dim=1, keepdim=True)
-        # NumPy's argmax is vectorised and costs a tenth of torch's; both take the first.
-        return torch.from_numpy(self.logits.numpy().argmax(axis=1))[:, None]
-
-    @cached_property
-    def high(self) -> Tensor:
-        """The largest logit. [t, 1]"""
-        return self.logits.gather(1, self.predicted)
-
-    @cached_property
-    def exponentials(self) -> Tensor:
-        """exp(logits - high), the winner's exactly one. [t, c]"""
-        # exp2 is a fraction of exp's time: torch hands exp to a library routine that is slow in small calls.
-        # Its last few numbers, those that do not fill a vector, are rounded otherwise; so the end is no row's.
-        size = self.logits.numel()
-        flat = self.scratch(self.logits, size + _VECTOR)
-        flat[size:] = 0
-        out = flat[:size].view_as(self.logits)
-        torch.sub(self.logits, self.high, out=out)
-        flat.mul_(_LOG2_E).exp2_()
-        return out
-
-    @property
-    def probabilities(self) -> Tensor:
-        """[t, c]"""
-        return self.exponentials / self.exponentials.sum(dim=1, keepdim=True)
-
-    @property
-    def label_logit(self) -> Tensor:
-        assert self.labels is not None  # Rows asks for it where there are labels
-        return self.logits.gather(1, self.labels[:, None])
-
-
-# The passes over a tile; each gives one number a row.
-_PASSES: dict[str, Callable[[Tile], Tensor]] = {
-    "given_sum": lambda tile: tile.given.logits.detach().sum(dim=1),
-    "predicted": lambda tile: tile.predicted[:, 0],
-    "high": lambda tile: tile.high[:, 0],
-    "low": lambda tile: tile.logits.amin(dim=1),
-    "label_logit": lambda tile: tile.label_logit[:, 0],
-    "norm": lambda tile: torch.linalg.vector_norm(tile.logits, dim=1),
-    "exp_sum": lambda tile: tile.exponentials.sum(dim=1),
-    "exp_norm": lambda tile: torch.linalg.vector_norm(tile.exponentials, dim=1),
-    "zero_shot_low": lambda tile: tile.given.zero_shot.detach().amin(dim=1),
-    "zero_shot_high": lambda tile: tile.given.zero_shot.detach().amax(dim=1),
-}
 
 
 class Rows:
@@ -134,7 +50,7 @@ class Rows:
     @property
     def asked(self) -> frozenset[str]:
         """The passes made so far; what other chunks may `expect`."""
-        return frozenset(self._passes)
+        return frozenset(self._passes) - {"given_sum"}
 
     @property
     def labels(self) -> Tensor:
@@ -169,13 +85,12 @@ class Rows:
     @property
     def nll(self) -> Tensor:
         """Negative log-probability of the label."""
-        below = self._pass("high").double() - self._label_logit.double()
-        return below + self._pass("exp_sum").double().log()
+        return self._label_gap + self._pass("exp_sum").double().log()
 
     @property
     def brier(self) -> Tensor:
         """Sum over the classes of (probability - [class is the label])^2."""
-        at_label = torch.exp(self._label_logit.double() - self._pass("high").double())
+        at_label = torch.exp(-self._label_gap)
         total = self._pass("exp_sum").double()
         return ((self._pass("exp_norm").double() / total) ** 2 - 2 * at_label / total + 1).clamp_min_(0)
 
@@ -187,7 +102,7 @@ class Rows:
     @property
     def span(self) -> Tensor:
         """Largest minus smallest logit."""
-        return self._pass("high").double() - self._pass("low").double()
+        return (self._pass("high").double() - self._pass("low").double()) * self._factor
 
     @property
     def zero_shot_span(self) -> Tensor:
@@ -206,41 +121,35 @@ class Rows:
 
     def tiles(self) -> Iterator[Tile]:
         """The rows a few at a time, mapped anew; at least one tile."""
-        return (make() for make in self._tile_makers())
-
-    def _tile_makers(self) -> list[Callable[[], Tile]]:
-        """A tile keeps what it has made, so it is made when its turn comes and let go after."""
-        rows = max(1, _TILE.get(self.scores.logits.device.type, _TILE["cuda"]) // self.classes)
-        lock = threading.Lock()
-
-        def make(start: int) -> Tile:
-            labels = None if self._labels is None else self._labels[start : start + rows]
-            return Tile(slice_rows(self.scores, start, start + rows, lock), labels, self.maps, start)
-
-        return [partial(make, start) for start in range(0, max(1, len(self)), rows)]
+        return (make() for make in tile_makers(self.scores, self._labels, self.maps))
 
     def take(self, index: Tensor) -> Rows:
         """The chosen rows, in that order and as often; their numbers are looked up, not made again."""
         return _Taken(self, index)
 
     @property
-    def _label_logit(self) -> Tensor:
+    def _label_gap(self) -> Tensor:
+        """Largest logit minus the label's."""
         _ = self.labels  # says what is missing
-        return self._pass("label_logit")
+        return (self._pass("high").double() - self._pass("label_logit").double()) * self._factor
+
+    @property
+    def _factor(self) -> Tensor | float:
+        return self._pass("factor").double() if self.maps and only_stretch(self.maps) else 1.0
 
     def _pass(self, name: str) -> Tensor:
         if name not in self._passes:
-            wanted = {name, "given_sum"} | self._expect
+            wanted = {name} | self._expect
+            if "low" not in wanted or not only_stretch(self.maps):
+                wanted.add("given_sum")  # otherwise the ends of the rows as they came show whatever is not finite
             self._walk(wanted - self._passes.keys() - (set() if self._labels is not None else {"label_logit"}))
         return self._passes[name]
 
     def _walk(self, names: set[str]) -> None:
-        columns = _Columns(len(self), [name for name in _PASSES if name in names])
-        with serial_torch() as threads:
-            _each(columns.fill, self._tile_makers(), self._threads or threads)
-        for name, column in columns.made.items():
+        made = walk(names, tile_makers(self.scores, self._labels, self.maps), len(self), self._threads)
+        for name, column in made.items():
             self._check(name, column)
-        self._passes |= columns.made
+        self._passes |= made
 
     def _check(self, name: str, column: Tensor) -> None:
         """NaN and infinity reach the numbers of their row, so a look at the numbers finds them."""
@@ -274,91 +183,8 @@ class _Taken(Rows):
     def __len__(self) -> int:
         return len(self._index)
 
-    def _tile_makers(self) -> list[Callable[[], Tile]]:
-        return Rows(self._whole.scores.rows(self._index), self._labels, self.maps)._tile_makers()
+    def tiles(self) -> Iterator[Tile]:
+        return Rows(self._whole.scores.rows(self._index), self._labels, self.maps).tiles()
 
     def _pass(self, name: str) -> Tensor:
         return self._whole._pass(name)[self._index]
-
-
-def slice_rows(scores: Scores, start: int, stop: int, lock: threading.Lock | None = None) -> Scores:
-    """Rows start..stop-1 as views of the same memory. Zero-shot logits that nobody reads are still not made.
-
-    Slices that are used from several threads share a lock, so that what is made on demand is made once.
-    """
-    guard = lock or threading.Lock()
-
-    def zero_shot() -> Tensor:
-        with guard:
-            whole = scores.zero_shot
-        return whole[start:stop]
-
-    return Scores(
-        scores.logits[start:stop],
-        zero_shot if scores.has_zero_shot else None,
-        None if scores.views is None else slice_rows(scores.views, start, stop, lock),
-    )
-
-
-class _Columns:
-    """The numbers of all rows, filled tile by tile."""
-
-    def __init__(self, rows: int, names: Sequence[str]) -> None:
-        self.rows = rows
-        self.names = names
-        self.made: dict[str, Tensor] = {}
-        self._lock = threading.Lock()
-        self._scratch = _Scratch()
-
-    @torch.no_grad()
-    def fill(self, make: Callable[[], Tile]) -> None:
-        tile = make()
-        tile.scratch = self._scratch
-        for name in self.names:
-            numbers = _PASSES[name](tile)
-            with self._lock:  # the first tile to come says of which type a column is
-                if name not in self.made:
-                    self.made[name] = numbers.new_empty(self.rows)
-            self.made[name][tile.place] = numbers
-
-
-class _Scratch(threading.local):
-    """Memory that one thread uses for tile after tile: fresh memory costs more than the passes over it."""
-
-    held: Tensor | None = None
-
-    def __call__(self, like: Tensor, size: int) -> Tensor:
-        if self.held is None or self.held.dtype != like.dtype or len(self.held) < size:
-            self.held = like.new_empty(size)
-        return self.held[:size]
-
-
-@contextmanager
-def serial_torch() -> Iterator[int]:
-    """Torch works in the calling thread alone meanwhile; says how many threads it had.
-
-    Its idle threads spin for milliseconds after each operation that used them, in the way of the threads that walk
-    tiles.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield threads
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _each(work: Callable[[T], object], items: Sequence[T], threads: int) -> None:
-    """`work` of every item, each in one thread.
-
-    Torch's own threads would meet at a barrier after every pass over a tile, which is slow on small tiles and very
-    slow on a busy machine. One thread also keeps a row's sums in one order, however many rows its tile has.
-    """
-    workers = min(threads, len(items), _MOST_THREADS)  # a GPU's tiles are large: most often there is one
-    if workers == 1:
-        for item in items:
-            work(item)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        for _ in pool.map(work, items):
-            pass

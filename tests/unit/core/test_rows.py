@@ -6,8 +6,9 @@ import threading
 import pytest
 import torch
 
-from calispan.core import rows as rows_module
+from calispan.core import tiles as tiles_module
 from calispan.core.errors import InputError, NeedsError
+from calispan.core.evaluation import score_maps
 from calispan.core.rows import Rows
 from calispan.core.types import Scores
 
@@ -97,7 +98,7 @@ def test_a_row_gives_the_same_bits_in_every_tile_order_and_thread(dtype, classes
     order = torch.randperm(300, generator=torch.Generator().manual_seed(1))
     shuffled = Rows(scores.rows(order), labels[order])
     last = Rows(scores.rows(slice(299, 300)), labels[299:])
-    monkeypatch.setitem(rows_module._TILE, "cpu", 7 * classes)
+    monkeypatch.setitem(tiles_module._TILE, "cpu", 7 * classes)
     tiled = Rows(scores, labels)
     threads = torch.get_num_threads()
     try:
@@ -151,7 +152,7 @@ def test_maps_are_applied_tile_by_tile_in_their_order(monkeypatch):
         seen.append(len(given))
         return given.replace(given.logits.square())
 
-    monkeypatch.setitem(rows_module._TILE, "cpu", 80)
+    monkeypatch.setitem(tiles_module._TILE, "cpu", 80)
     rows = Rows(scores, labels, [halve, spy], expect=["predicted", "high", "low", "norm", "exp_norm", "label_logit"])
     mapped = (scores.logits / 2 + scores.zero_shot).square()
     assert_numbers(rows, oracle(mapped, scores.zero_shot, labels), 1e-10)
@@ -160,10 +161,67 @@ def test_maps_are_applied_tile_by_tile_in_their_order(monkeypatch):
     torch.testing.assert_close(torch.cat([tile.probabilities for tile in rows.tiles()]), mapped.softmax(dim=1))
 
 
+class Stretch:
+    """A temperature of each row that refuses to be carried out."""
+
+    def __init__(self, power):
+        self.power = power
+
+    def __call__(self, scores):
+        raise AssertionError("a row temperature need not be carried out")
+
+    def row_factor(self, rows):
+        return (rows.zero_shot_span / rows.span) ** self.power
+
+
+def test_row_temperatures_are_not_carried_out():
+    scores, labels = drawn(100, 10)
+    rows = Rows(scores, labels, [Stretch(0.5), Stretch(1.0), Stretch(2.0)])  # the later ones see equal spans
+    span, zero_span = (
+        values.amax(dim=1, keepdim=True) - values.amin(dim=1, keepdim=True)
+        for values in (scores.logits, scores.zero_shot)
+    )
+    wanted = oracle(scores.logits * (zero_span / span), scores.zero_shot, labels)
+    for name in ("confidence", "nll", "brier", "span"):
+        torch.testing.assert_close(getattr(rows, name), torch.tensor(wanted[name]).double(), rtol=1e-10, atol=1e-10)
+    with pytest.raises(AssertionError, match="need not be carried out"):
+        _ = rows.norm  # offsets matter here
+
+
+@pytest.mark.parametrize("names", [["sals"], ["sals:span=0.5"], ["sals:span=3", "sals"]])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 2e-6)])
+def test_sals_by_its_factor_is_sals_carried_out(names, dtype, tolerance):
+    maps = score_maps(names)
+    for scores, labels in (drawn(300, 50, dtype=dtype), hard(dtype), drawn(9, 1, dtype=dtype)):
+        quick, done = Rows(scores, labels, maps), scores
+        for score_map in maps:
+            done = score_map(done)
+        slow = Rows(done, labels)
+        assert torch.equal(quick.predicted, slow.predicted)
+        for name in ("confidence", "nll", "brier", "norm", "span", "zero_shot_span", "probabilities"):
+            found, wanted = getattr(quick, name).double(), getattr(slow, name).double()
+            torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance, msg=name)
+
+
+def test_a_row_temperature_beside_another_map_is_carried_out():
+    scores, labels = drawn(50, 6)
+    maps = [halve, *score_maps("sals")]
+    assert_numbers(Rows(scores, labels, maps), oracle(maps[1](halve(scores)).logits, scores.zero_shot, labels), 1e-10)
+
+
+@pytest.mark.parametrize("side", ["logits", "zero_shot"])
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_a_bad_row_does_not_hide_behind_a_factor(side, poison):
+    scores, labels = drawn(30, 4)
+    getattr(scores, side)[5, 1] = poison
+    with pytest.raises(InputError, match="ogits of row 5 hold NaN or infinity"):
+        _ = Rows(scores, labels, score_maps("sals")).confidence
+
+
 def test_views_of_a_tile_are_those_of_its_rows(monkeypatch):
     views = Scores(torch.randn(50, 3, 4), torch.randn(50, 3, 4))
     scores = Scores(views.logits[:, 0], views.zero_shot[:, 0], views)
-    monkeypatch.setitem(rows_module._TILE, "cpu", 28)
+    monkeypatch.setitem(tiles_module._TILE, "cpu", 28)
 
     def mean_of_views(given):
         assert torch.equal(given.views.logits[:, 0], given.logits)
@@ -181,7 +239,7 @@ def test_zero_shot_logits_are_made_once_and_only_when_read(monkeypatch):
         calls.append(threading.get_ident())
         return scores.zero_shot
 
-    monkeypatch.setitem(rows_module._TILE, "cpu", 20)
+    monkeypatch.setitem(tiles_module._TILE, "cpu", 20)
     lazy = Rows(Scores(scores.logits, make), labels)
     _ = lazy.nll, lazy.span, lazy.norm
     assert calls == []

@@ -44,7 +44,9 @@ def test_recorded_steps_train_as_plain_ones(method, during, monkeypatch):
     monkeypatch.setattr(steps, "recorded_step", lambda *args: recorded.append(real(*args)) or recorded[-1])
     graphed = recipe.fit(problem, objective, seed=0)
     assert recorded, "the step was recorded, not only tried"
-    monkeypatch.setattr(steps, "make_step", lambda optimizer, _, loss_of, __: plain_step(optimizer, loss_of))
+    monkeypatch.setattr(
+        steps, "make_step", lambda optimizer, weights, loss_of, _: plain_step(optimizer, weights, loss_of)
+    )
     monkeypatch.setattr("calispan.core.training.make_step", steps.make_step)
     plain = recipe.fit(problem, objective, seed=0)
     queries = small_world().domains["photo"].to(torch.device("cuda"))

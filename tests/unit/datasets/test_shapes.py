@@ -35,9 +35,9 @@ PINNED = {
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_the_same_picture_on_every_machine(domain: Domain) -> None:
-    images, labels = Shapes(domain).draw("test", [0, 7, 41, 1999])
+    images, labels = Shapes(domain).draw("test", [0, 7, 41, 55, 1999])
     assert images.dtype == torch.uint8
-    assert images.shape == (4, 3, 64, 64)
+    assert images.shape == (5, 3, 64, 64)
     digest = hashlib.sha256(images.numpy().tobytes() + bytes(labels.tolist())).hexdigest()[:16]
     assert digest == PINNED[domain]
 
@@ -93,16 +93,26 @@ def test_subsets_stand_within_the_hundred_classes() -> None:
     assert not set(Shapes("textures").classes) & set(whole)
 
 
-def test_a_class_of_a_subset_is_drawn_as_itself() -> None:
-    # Its images must show the class's own colour and form, not those at the same place among the hundred.
-    world = Shapes("rendition")
-    place = world.classes.index("green cross")
-    indices = [place + len(world.classes) * turn for turn in range(40)]
-    drifts = world.drift_of("test", indices)
-    images, labels = world.draw("test", indices)
-    assert labels.tolist() == [place] * 40
-    errors = [_hue_error(image, "green", float(d)) for image, d in zip(images, drifts, strict=True)]
-    assert sorted(map(abs, errors))[20] < 0.15
+@pytest.mark.parametrize("domain", ["rendition", "adversarial"])
+def test_a_class_of_a_subset_is_drawn_as_itself(domain: Domain) -> None:
+    # Not as what stands at the same place among the hundred.
+    world = Shapes(domain, size=32)
+    for name in ("green star", "pink triangle"):
+        indices = torch.tensor([world.classes.index(name) + len(world.classes) * turn for turn in range(3)])
+        colour, form = name.split()
+        painter, style = STYLES[domain]
+        keys = keys_of(f"{domain}/test/0", indices)
+        parts = torch.full((3,), FORMS.index(form)), torch.full((3,), list(HUES).index(colour))
+        assert torch.equal(world.draw("test", indices)[0], paint(painter, style, keys, *parts, 32))
+
+
+def test_a_shape_is_as_large_as_its_style_says() -> None:
+    # A square of half-side 0.8 at scale 0.75 covers 36 % of a picture that reaches from -1 to 1.
+    calm = Style(hue_spread=0.0, turn=0.0, stretch=1.0, scale=(0.75, 0.75), wander=0.0, grain=0.0)
+    square = torch.full((50,), FORMS.index("square"))
+    images = paint("photo", calm, keys_of("squares", torch.arange(50)), square, torch.zeros(50).long(), 64).float()
+    red = images[:, 0] - images[:, 1:].amax(dim=1) > 70
+    assert float(red.float().mean(dim=(1, 2)).median()) == pytest.approx(0.36, abs=0.02)
 
 
 def _hue_of(image: Tensor) -> float:
@@ -262,6 +272,7 @@ def test_a_picture_is_the_same_at_every_size(domain: Domain) -> None:
     small = Shapes(domain, size=32).draw("test", range(40))[0].float()
     other = small.roll(1, 0)
     halved = torch.nn.functional.avg_pool2d(large, 2)
+    print(domain, float((halved - small).abs().mean()), float((halved - other).abs().mean()))
     assert float((halved - small).abs().mean()) < 0.35 * float((halved - other).abs().mean())
 
 
