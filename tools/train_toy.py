@@ -55,6 +55,12 @@ EIGHT = (
     "itap of a {}.", "a bad photo of the {}.", "a origami {}.", "a photo of the large {}.", "a {} in a video game.",
     "art of the {}.", "a photo of the small {}.", "a photo of a {}.",
 )  # fmt: skip
+PROMPTS = {
+    "eight": EIGHT,
+    "bare": ("{}",),
+    "dusk": ("a photo of a {} at dusk.",),
+    "dawn": ("a photo of a {} at dawn.",),
+}
 DOMAINS = ("wild", "photo", "photo-v2", "sketch", "adversarial", "rendition", "textures", "wild-textures")
 
 
@@ -200,7 +206,7 @@ def accuracy_and_ece(logits: Tensor, labels: Tensor, bins: int = 15) -> tuple[fl
 
 
 def report(model: CLIP, words: Words) -> dict[str, dict[str, float]]:
-    """Zero-shot accuracy and ECE-15 of every domain's test split, under three prompts."""
+    """Zero-shot accuracy and ECE-15 of every domain's test split, under a few prompts."""
     device = model.logit_scale.device
     results = {}
     for domain in DOMAINS:
@@ -208,11 +214,15 @@ def report(model: CLIP, words: Words) -> dict[str, dict[str, float]]:
         images, labels = world.draw("test", torch.arange(len(list(world.rows("", "test"))), device=device))
         features = image_features(model, images)
         row = {}
-        for name, templates in (("own", world.templates), ("eight", EIGHT), ("bare", ("{}",))):
+        for name, templates in {"own": world.templates, **PROMPTS}.items():
             logits = zero_shot_logits(model, features, prototypes(model, words, world.classes, templates))
             row[f"{name} accuracy"], row[f"{name} ece-15"] = accuracy_and_ece(logits, labels)
         results[domain] = {key: round(value, 4) for key, value in row.items()}
-        print(f"{domain:14}" + "  ".join(f"{key} {value * 100:5.1f}" for key, value in row.items()), flush=True)
+        cells = (
+            f"{name} {row[f'{name} accuracy'] * 100:4.1f} | {row[f'{name} ece-15'] * 100:4.1f}"
+            for name in ("own", *PROMPTS)
+        )
+        print(f"{domain:14}", "   ".join(cells), flush=True)
     return results
 
 

@@ -176,7 +176,12 @@ def load(folder: str | os.PathLike[str]) -> Any:
 
 def check_finite(scores: Scores) -> None:
     """Refuse NaN and infinite rows by their number."""
-    for what, values in (("Logits", scores.logits), ("Zero-shot logits", scores.zero_shot)):
+    for what, values in (
+        ("Logits", scores.logits),
+        ("Zero-shot logits", scores.zero_shot if scores.has_zero_shot else None),
+    ):
+        if values is None:
+            continue
         finite = torch.isfinite(values).flatten(0, -2).all(dim=-1)
         if not bool(finite.all()):
             row = int((~finite).nonzero()[0, 0])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from calispan.cli import score_sets
 from calispan.cli.evaluate import split_specs
 from calispan.cli.measuring import fitted, measure, usual_metrics
 from calispan.cli.score_sets import ScoreSet
@@ -202,6 +205,22 @@ def test_probabilities_for_logits_are_warned_of_once_on_stderr(
     assert ended.err.count("\n") == 1
     assert "probabilities" in ended.err
     assert "metrics" in json.loads(ended.out)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "patience", "shown"), [(True, 0.01, True), (True, 2.0, False), (False, 0.01, False)]
+)
+def test_a_bar_on_a_terminal_for_what_takes_long(
+    tmp_path: Path, arrays: Arrays, monkeypatch: pytest.MonkeyPatch, terminal: bool, patience: float, shown: bool
+) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(score_sets, "PATIENCE", patience)
+    scores = ScoreSet.open(*write(tmp_path, "npy", arrays))
+    for _ in scores.with_progress(100):
+        time.sleep(0.15)
+    assert ("rows/s" in stderr.getvalue()) == shown
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")

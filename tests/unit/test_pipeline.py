@@ -132,6 +132,13 @@ def test_calibrate_with_and_without_labels(world):
     torch.testing.assert_close(both.logits, alone.logits)
 
 
+def test_scores_without_zero_shot_can_be_calibrated_where_it_is_not_read():
+    logits, labels = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3
+    warm = calibrate(Scores(logits), "temperature", held_out=(Scores(logits), labels))
+    assert not warm.has_zero_shot
+    assert torch.equal(warm.logits.argmax(-1), logits.argmax(-1))
+
+
 def nan_scores():
     logits = torch.zeros(3, 2)
     logits[1, 0] = float("nan")

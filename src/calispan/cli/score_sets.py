@@ -17,6 +17,7 @@ from calispan.cli.score_place import Place
 from calispan.core.errors import InputError
 from calispan.core.types import Scores
 
+PATIENCE = 2.0  # seconds before a progress bar is worth its line
 _CHUNK_NUMBERS = 1 << 22  # logits held at a time: 16 MiB of float32
 
 
@@ -87,14 +88,14 @@ class ScoreSet:
         return Scores(logits, zero_shot), torch.cat(labels) if labels else None
 
     def with_progress(self, size: int | None = None) -> Iterator[tuple[Scores, Tensor | None]]:
-        """The chunks, with a bar on stderr once they take over two seconds; none where stderr is no terminal."""
-        from tqdm.auto import tqdm
+        """The chunks, with a bar on stderr once they take long; none where stderr is no terminal."""
+        from tqdm import tqdm
 
         with tqdm(
             total=self.rows,
             unit=" rows",
             unit_scale=True,
-            delay=2,
+            delay=PATIENCE,
             leave=False,
             file=sys.stderr,
             disable=not sys.stderr.isatty(),
