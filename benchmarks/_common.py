@@ -151,5 +151,5 @@ def main(*benches: Bench) -> int:
 
 
 def _settle() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()

@@ -10,7 +10,7 @@ ANY = (
     "a photo of a {}.", "a photo of the {}.", "a {}.", "the {}.", "{}", "a picture of a {}.", "an image of a {}.",
     "a photo of one {}.", "there is a {}.", "this is a {}.", "look at the {}.",
 )  # fmt: skip
-# The eighty templates of the CLIP prompt ensemble, by the kind of picture that their words mean.
+# The templates of the CLIP prompt ensemble of eighty, by the kind of picture that their words mean.
 _HEADS = {
     "photo": ("photo", "bright photo", "good photo", "black and white photo", "sculpture", "rendering"),
     "sketch": ("drawing", "doodle", "sketch", "tattoo", "graffiti"),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calispan.core.contracts import ScoreMap
 from calispan.core.errors import InputError, NeedsError
-from calispan.core.tiles import Tile, only_stretch, slice_rows, tile_makers, walk
+from calispan.core.tiles import Tile, Tiling, only_stretch, slice_rows
 from calispan.core.types import Scores
 
 
@@ -121,7 +121,7 @@ class Rows:
 
     def tiles(self) -> Iterator[Tile]:
         """The rows a few at a time, mapped anew; at least one tile."""
-        return (make() for make in tile_makers(self.scores, self._labels, self.maps))
+        return iter(Tiling(self.scores, self._labels, self.maps))
 
     def take(self, index: Tensor) -> Rows:
         """The chosen rows, in that order and as often; their numbers are looked up, not made again."""
@@ -146,7 +146,7 @@ class Rows:
         return self._passes[name]
 
     def _walk(self, names: set[str]) -> None:
-        made = walk(names, tile_makers(self.scores, self._labels, self.maps), len(self), self._threads)
+        made = Tiling(self.scores, self._labels, self.maps).walk(names, self._threads)
         for name, column in made.items():
             self._check(name, column)
         self._passes |= made
