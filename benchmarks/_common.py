@@ -74,6 +74,7 @@ def timed_once(work: Callable[[], object]) -> float:
     """Seconds of one run, without the garbage of the one before, to the end of what a GPU was given."""
     gc.collect()
     _settle()
+    time.sleep(0.02)  # OpenMP's idle threads spin for a few milliseconds after the work before
     started = time.perf_counter()
     work()
     _settle()

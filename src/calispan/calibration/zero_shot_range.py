@@ -119,8 +119,7 @@ class ZeroShotRange:
 
     def row_factor(self, rows: RowSpans) -> Tensor:
         """R0 / R times the factor; 0 for a flat row. [n, 1]"""
-        factor = rows.zero_shot_span * self.span / rows.span
-        return torch.where(torch.isfinite(factor), factor, 0)
+        return (rows.zero_shot_span * self.span / rows.span).nan_to_num_(0, 0, 0)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from calispan.core.errors import CalispanWarning, InputError, NeedsError
 from calispan.core.registry import calibrators
 from calispan.core.registry import metrics as registered
 from calispan.core.rows import Rows
-from calispan.core.tiles import serial_torch, slice_rows
+from calispan.core.tiling import serial_torch, slice_rows
 from calispan.core.types import Arrayish, Scores
 
 DEFAULT_METRICS = ("accuracy", "ece-10", "ece-15", "nll", "brier", "aurc", "range-inflation")
@@ -23,7 +23,7 @@ DEFAULT_METRICS = ("accuracy", "ece-10", "ece-15", "nll", "brier", "aurc", "rang
 # and the later ones make them all in one walk.
 _FIRST_BLOCK = 64
 _BLOCK_ROWS = 1 << 16
-_BLOCK_LOGITS = 1 << 24
+_BLOCK_LOGITS = 1 << 26
 _SUM_TO_ONE = 1e-3
 
 

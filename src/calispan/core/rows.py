@@ -1,7 +1,7 @@
 """Rows: one chunk of scored rows, and the per-row numbers that metrics share.
 
 A number such as the confidence is wanted by many metrics, and each needs a pass or two over the logits. So the rows
-are walked once, in tiles (see `calispan.core.tiles`), and the numbers are kept.
+are walked once, in tiles (see `calispan.core.tiling`), and the numbers are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from calispan.core.contracts import ScoreMap
 from calispan.core.errors import InputError, NeedsError
-from calispan.core.tiles import Tile, Tiling, only_stretch, slice_rows
+from calispan.core.tile import Tile
+from calispan.core.tiling import Tiling, slice_rows, stretches
 from calispan.core.types import Scores
 
 
@@ -38,6 +39,7 @@ class Rows:
     ) -> None:
         self.scores = scores
         self.maps = tuple(maps)
+        self._stretches = stretches(self.maps)
         self._labels = labels
         self._start = start
         self._threads = threads
@@ -135,12 +137,12 @@ class Rows:
 
     @property
     def _factor(self) -> Tensor | float:
-        return self._pass("factor").double() if self.maps and only_stretch(self.maps) else 1.0
+        return self._pass("factor").double() if self._stretches else 1.0
 
     def _pass(self, name: str) -> Tensor:
         if name not in self._passes:
             wanted = {name} | self._expect
-            if "low" not in wanted or not only_stretch(self.maps):
+            if "low" not in wanted or self._stretches is None:
                 wanted.add("given_sum")  # otherwise the ends of the rows as they came show whatever is not finite
             self._walk(wanted - self._passes.keys() - (set() if self._labels is not None else {"label_logit"}))
         return self._passes[name]

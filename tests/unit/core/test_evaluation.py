@@ -178,6 +178,7 @@ def test_probabilities_in_place_of_logits_are_warned_of(scored):
         probabilities.log(),
         probabilities - 0.01,
         torch.cat([probabilities[:-1], scores.logits[-1:]]),
+        torch.cat([probabilities[:1], probabilities[1:] / 2]),
         probabilities * 3 - 2 / 7,  # rows sum to one, but leave 0..1
     ]
     with warnings.catch_warnings():

@@ -27,6 +27,23 @@ def test_leading_axes_are_other_problems():
     torch.testing.assert_close(together, torch.stack(alone))
 
 
+def test_cross_entropy_is_the_librarys_with_its_gradient():
+    draws = torch.Generator().manual_seed(3)
+    for scale in (1, 30, 1e4):  # at 1e4 the label's probability is zero in floating point, its loss is not
+        logits = (scale * torch.randn(4, 6, 5, generator=draws, dtype=torch.float64)).requires_grad_()
+        labels = torch.randint(5, (4, 6), generator=draws)
+        weights = torch.rand(4, generator=draws, dtype=torch.float64)
+        ours = cross_entropy(logits, labels)
+        theirs = torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none").mean(dim=-1)
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+        (one,) = torch.autograd.grad((weights * ours).sum(), logits)
+        (other,) = torch.autograd.grad((weights * theirs).sum(), logits)
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    flat = torch.zeros(3, 1, requires_grad=True)
+    cross_entropy(flat, torch.zeros(3, dtype=torch.long)).backward()
+    assert float(flat.grad.abs().max()) == 0
+
+
 def test_no_calibration_is_the_plain_mean():
     logits, labels = torch.randn(6, 4), torch.randint(4, (6,))
     expected = -logits.log_softmax(-1)[torch.arange(6), labels].mean()

@@ -2,11 +2,12 @@
 
 import math
 import threading
+import time
 
 import pytest
 import torch
 
-from calispan.core import tiles as tiles_module
+from calispan.core import tiling as tiling_module
 from calispan.core.errors import InputError, NeedsError
 from calispan.core.evaluation import score_maps
 from calispan.core.rows import Rows
@@ -98,7 +99,7 @@ def test_a_row_gives_the_same_bits_in_every_tile_order_and_thread(dtype, classes
     order = torch.randperm(300, generator=torch.Generator().manual_seed(1))
     shuffled = Rows(scores.rows(order), labels[order])
     last = Rows(scores.rows(slice(299, 300)), labels[299:])
-    monkeypatch.setitem(tiles_module._TILE, "cpu", 7 * classes)
+    monkeypatch.setitem(tiling_module._TILE, "cpu", 7 * classes)
     tiled = Rows(scores, labels)
     threads = torch.get_num_threads()
     try:
@@ -115,14 +116,39 @@ def test_a_row_gives_the_same_bits_in_every_tile_order_and_thread(dtype, classes
 
 
 def test_one_very_wide_row_gives_the_same_bits_alone():
-    scores, labels = drawn(3, 70_001, dtype=torch.float32)
+    """Torch would share out the sums of a single row among its threads, and so round them otherwise."""
+    scores, labels = drawn(6, 70_001, dtype=torch.float32)
+    whole = Rows(scores, labels)
     threads = torch.get_num_threads()
     try:
-        torch.set_num_threads(4)  # torch would share out the sum over a single row
-        alone = Rows(scores.rows(slice(1, 2)), labels[1:2])
-        assert torch.equal(alone.confidence, Rows(scores, labels).confidence[1:2])
+        torch.set_num_threads(4)
+        for row in range(6):
+            alone = Rows(scores.rows(slice(row, row + 1)), labels[row : row + 1])
+            for name in ("confidence", "brier", "norm", "given_sum"):
+                assert torch.equal(getattr(alone, name), getattr(whole, name)[row : row + 1]), name
     finally:
         torch.set_num_threads(threads)
+
+
+class Meeting:
+    """A row temperature whose tiles wait for each other."""
+
+    def __init__(self):
+        self.barrier = threading.Barrier(2, timeout=20)
+
+    def __call__(self, scores):
+        return scores
+
+    def row_factor(self, rows):
+        self.barrier.wait()
+        return torch.ones_like(rows.span)
+
+
+def test_threads_do_not_share_their_working_memory(monkeypatch):
+    scores, _ = drawn(20, 5)
+    monkeypatch.setitem(tiling_module._TILE, "cpu", 50)
+    together = Rows(scores, maps=[Meeting()], threads=2).confidence
+    assert torch.equal(together, Rows(scores).confidence)
 
 
 def test_threads_of_torch_are_left_as_they_were():
@@ -152,7 +178,7 @@ def test_maps_are_applied_tile_by_tile_in_their_order(monkeypatch):
         seen.append(len(given))
         return given.replace(given.logits.square())
 
-    monkeypatch.setitem(tiles_module._TILE, "cpu", 80)
+    monkeypatch.setitem(tiling_module._TILE, "cpu", 80)
     rows = Rows(scores, labels, [halve, spy], expect=["predicted", "high", "low", "norm", "exp_norm", "label_logit"])
     mapped = (scores.logits / 2 + scores.zero_shot).square()
     assert_numbers(rows, oracle(mapped, scores.zero_shot, labels), 1e-10)
@@ -222,7 +248,7 @@ def test_a_bad_row_does_not_hide_behind_a_factor(side, poison):
 def test_views_of_a_tile_are_those_of_its_rows(monkeypatch):
     views = Scores(torch.randn(50, 3, 4), torch.randn(50, 3, 4))
     scores = Scores(views.logits[:, 0], views.zero_shot[:, 0], views)
-    monkeypatch.setitem(tiles_module._TILE, "cpu", 28)
+    monkeypatch.setitem(tiling_module._TILE, "cpu", 28)
 
     def mean_of_views(given):
         assert torch.equal(given.views.logits[:, 0], given.logits)
@@ -238,9 +264,10 @@ def test_zero_shot_logits_are_made_once_and_only_when_read(monkeypatch):
 
     def make():
         calls.append(threading.get_ident())
+        time.sleep(0.05)
         return scores.zero_shot
 
-    monkeypatch.setitem(tiles_module._TILE, "cpu", 20)
+    monkeypatch.setitem(tiling_module._TILE, "cpu", 20)
     lazy = Rows(Scores(scores.logits, make), labels)
     _ = lazy.nll, lazy.span, lazy.norm
     assert calls == []
@@ -269,7 +296,12 @@ def test_what_came_in_is_not_changed_nor_followed_by_gradients():
     scores, labels = drawn(20, 4)
     kept = scores.logits.clone()
     learned = scores.logits.clone().requires_grad_()
-    rows = Rows(Scores(learned, scores.zero_shot), labels, [halve])
+
+    def weighted(given):
+        assert not torch.is_grad_enabled(), "nobody will ask for gradients"
+        return halve(given)
+
+    rows = Rows(Scores(learned, scores.zero_shot), labels, [weighted])
     assert not rows.nll.requires_grad
     assert not rows.probabilities.requires_grad
     assert torch.equal(learned.detach(), kept)
@@ -294,9 +326,13 @@ def test_a_bad_row_is_refused_by_its_number(poison):
     scores.logits[17, 2] = poison
     with pytest.raises(InputError, match=r"^Logits of row 117 hold NaN or infinity"):
         _ = Rows(scores, labels, start=100).confidence
-    for name in ("confidence", "span"):  # also where a map would hide it
+
+    def hide(given):
+        return given.replace(given.logits.nan_to_num(0, 0, 0))
+
+    for expect in ([], ["low"]):
         with pytest.raises(InputError, match=r"^Logits of row 17 "):
-            _ = getattr(Rows(scores, labels, [lambda given: given.replace(given.logits.nan_to_num(0, 0, 0))]), name)
+            _ = Rows(scores, labels, [hide], expect=expect).confidence
     scores, labels = drawn(30, 4)
     scores.zero_shot[3, 0] = poison
     assert torch.isfinite(Rows(scores, labels).confidence).all(), "nobody has read the zero-shot logits"
