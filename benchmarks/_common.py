@@ -135,8 +135,8 @@ def table(results: Sequence[Result]) -> str:
     )
 
 
-def main(*benches: Bench) -> int:
-    """Run the benches under the arguments every script takes, print a table, write JSON where asked."""
+def main(bench: Bench) -> int:
+    """Run a bench under the arguments every script takes, print a table, write JSON where asked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer repeats")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -144,7 +144,7 @@ def main(*benches: Bench) -> int:
     given = parser.parse_args()
     if given.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("torch sees no CUDA card here")
-    results = [one for bench in benches for one in bench(given.device, quick=given.quick)]
+    results = bench(given.device, quick=given.quick)
     print(table(results))
     if given.json is not None:
         given.json.write_text(json.dumps([one.record() for one in results], indent=2) + "\n")

@@ -105,6 +105,10 @@ def memory_bench(device: str, *, quick: bool) -> Sequence[Result]:
     ]
 
 
+def bench(device: str, *, quick: bool) -> Sequence[Result]:
+    return [*time_bench(device, quick=quick), *memory_bench(device, quick=quick)]
+
+
 def _fresh(what: str, device: str, rows: int) -> int:
     """Bytes that a process of its own reports."""
     command = [sys.executable, __file__, "--fresh", what, device, str(rows)]
@@ -147,4 +151,4 @@ if __name__ == "__main__":
         what, device, rows = sys.argv[-3:]
         print((growth_of if what == "growth" else stream_of)(device, int(rows)))
         sys.exit()
-    sys.exit(main(time_bench, memory_bench))
+    sys.exit(main(bench))
