@@ -119,7 +119,8 @@ class ZeroShotRange:
 
     def row_factor(self, rows: RowSpans) -> Tensor:
         """R0 / R times the factor; 0 for a flat row. [n, 1]"""
-        return (rows.zero_shot_span * self.span / rows.span).nan_to_num_(0, 0, 0)
+        wanted = rows.zero_shot_span if self.span == 1 else rows.zero_shot_span * self.span
+        return (wanted / rows.span).nan_to_num_(0, 0, 0)
 
 
 @torch.no_grad()

@@ -20,11 +20,12 @@ from calispan.core.types import Arrayish, Scores
 DEFAULT_METRICS = ("accuracy", "ece-10", "ece-15", "nll", "brier", "aurc", "range-inflation")
 
 # A block bounds what a metric may make beside the input. The first is small: it tells which passes the metrics want,
-# and the later ones make them all in one walk.
+# and the later ones, also of later evaluations, make them all in one walk.
 _FIRST_BLOCK = 64
 _BLOCK_ROWS = 1 << 16
 _BLOCK_LOGITS = 1 << 26
 _SUM_TO_ONE = 1e-3
+_seen_to_want: dict[tuple[Metric, ...], frozenset[str]] = {}
 
 
 class Evaluation:
@@ -44,7 +45,7 @@ class Evaluation:
             raise InputError(f"No metrics came to evaluate. Name some, such as {', '.join(DEFAULT_METRICS[:3])}.")
         self.states: dict[str, MetricState] = {name: recipe.start() for name, recipe in self.metrics.items()}
         self.rows = 0
-        self._passes: frozenset[str] = frozenset()
+        self._passes = _seen_to_want.get(tuple(self.metrics.values()), frozenset())
         self._sums_to_one = True
 
     def update(self, scores: Scores, labels: Arrayish | None = None, maps: Sequence[ScoreMap] = ()) -> None:
@@ -68,6 +69,7 @@ class Evaluation:
                 state.update(rows)
             self._passes |= rows.asked
             self.rows += len(rows)
+        _seen_to_want[tuple(self.metrics.values())] = self._passes
 
     def merge(self, other: Self) -> None:
         """Take in the rows of another evaluation of the same metrics."""
@@ -92,7 +94,8 @@ class Evaluation:
                 CalispanWarning,
                 stacklevel=2,
             )
-        return {name: state.compute() for name, state in self.states.items()}
+        with serial_torch():
+            return {name: state.compute() for name, state in self.states.items()}
 
 
 def evaluate(

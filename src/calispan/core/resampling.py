@@ -23,6 +23,7 @@ from calispan.core.errors import InputError
 from calispan.core.evaluation import check
 from calispan.core.registry import metrics
 from calispan.core.rows import Rows
+from calispan.core.tiling import serial_torch
 from calispan.core.types import Arrayish, Scores
 
 Array = np.ndarray[Any, Any]
@@ -77,8 +78,9 @@ def confidence_interval(
     seed: int = 0,
 ) -> Interval:
     """Bootstrap interval of a metric: rows drawn with replacement, `resamples` times."""
-    measured = _Measured(metric, scores, labels)
-    low, high = _bootstrap(measured.of_draws, len(measured.rows), level, resamples, seed)
+    with serial_torch() as threads:
+        measured = _Measured(metric, scores, labels, threads)
+        low, high = _bootstrap(measured.of_draws, len(measured.rows), level, resamples, seed)
     return Interval(measured.value, low, high)
 
 
@@ -102,25 +104,27 @@ def compare(
             f"Scores of shape {tuple(first.logits.shape)} came to be compared with {tuple(second.logits.shape)}; "
             "wanted two scores of the same rows and classes."
         )
-    one, two = _Measured(metric, first, labels), _Measured(metric, second, labels)
-    rows = len(one.rows)
+    with serial_torch() as threads:
+        one, two = _Measured(metric, first, labels, threads), _Measured(metric, second, labels, threads)
+        rows = len(one.rows)
 
-    def difference(index: Array) -> Array:
-        return two.of_draws(index) - one.of_draws(index)
+        def difference(index: Array) -> Array:
+            return two.of_draws(index) - one.of_draws(index)
 
-    low, high = _bootstrap(difference, rows, level, resamples, seed)
-    return Comparison(
-        one.value, two.value, two.value - one.value, low, high, _swap_test(one, two, rows, resamples, seed)
-    )
+        low, high = _bootstrap(difference, rows, level, resamples, seed)
+        p_value = _swap_test(one, two, rows, resamples, seed)
+    return Comparison(one.value, two.value, two.value - one.value, low, high, p_value)
 
 
 class _Measured:
     """A metric of some rows, and of draws from them."""
 
-    def __init__(self, metric: str | Metric, scores: Scores, labels: Arrayish | None) -> None:
+    def __init__(
+        self, metric: str | Metric, scores: Scores, labels: Arrayish | None, threads: int | None = None
+    ) -> None:
         self.metric = metrics.build(metric)
         known = check({metric if isinstance(metric, str) else metrics.name_of(metric): self.metric}, scores, labels)
-        self.rows = Rows(scores, known)
+        self.rows = Rows(scores, known, threads=threads)
         if len(self.rows) < 2:
             raise InputError(f"{len(self.rows)} rows came to resample; wanted 2 or more.")
         state = self.metric.start()

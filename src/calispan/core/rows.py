@@ -144,7 +144,11 @@ class Rows:
             wanted = {name} | self._expect
             if "low" not in wanted or self._stretches is None:
                 wanted.add("given_sum")  # otherwise the ends of the rows as they came show whatever is not finite
-            self._walk(wanted - self._passes.keys() - (set() if self._labels is not None else {"label_logit"}))
+            if self._labels is None:
+                wanted.discard("label_logit")  # expected from rows that had labels
+            if not self._stretches:
+                wanted.discard("factor")
+            self._walk(wanted - self._passes.keys())
         return self._passes[name]
 
     def _walk(self, names: set[str]) -> None:

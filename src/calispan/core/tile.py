@@ -39,20 +39,21 @@ class _MadeOnce(Generic[T]):
 class Tile:
     """Some rows, with what passes over them share; made when first read.
 
-    `given` makes the rows as scores for the maps that ask for them, `zero_shot` their zero-shot logits alone. `out` holds memory for numbers that are kept, one a row: what is written there need not be copied. The less
-    Python there is between the passes, the less the threads wait for each other.
+    `given` makes the rows as scores, for maps that are carried out, `zero_shot` their zero-shot logits alone. `out`
+    holds memory for numbers that are kept, one a row: what is written there need not be copied. The less Python there
+    is between the passes, the less the threads wait for each other.
     """
 
     def __init__(
         self,
         logits: Tensor,
-        labels: Tensor | None,
+        labels: Tensor | None,  # t 1
         zero_shot: Callable[[], Tensor],
         given: Callable[[], Scores],
         maps: Sequence[ScoreMap],
         stretches: Sequence[RowTemperature] | None,
         out: Mapping[str, Tensor] | None = None,
-        scratch: Callable[[Tensor], Tensor] | None = None,
+        scratch: Scratch | None = None,
     ) -> None:
         self.given_logits = logits
         self.labels = labels
@@ -94,7 +95,9 @@ class Tile:
             spans.factor = factor if spans.factor is None else spans.factor * factor
         assert spans.factor is not None
         # A map may take what is not finite for flat; times zero and added, it shows again.
-        return spans.factor if spans.seen is None else torch.add(spans.factor, spans.seen, alpha=0)
+        if spans.seen is None:
+            return spans.factor
+        return torch.add(spans.factor, spans.seen, alpha=0, out=self._out.get("factor"))
 
     @_MadeOnce
     def predicted(self) -> Tensor:
@@ -102,7 +105,11 @@ class Tile:
         if self.basis.device.type != "cpu":
             return self.basis.argmax(dim=1, keepdim=True)
         # NumPy's argmax is vectorised and costs a tenth of torch's; both take the first.
-        return torch.from_numpy(np.argmax(self.basis.numpy(), axis=1, keepdims=True))
+        place = self._out.get("predicted")
+        if place is None:
+            place = torch.empty(len(self.basis), 1, dtype=torch.int64)
+        np.argmax(self.basis.numpy(), axis=1, keepdims=True, out=place.numpy())
+        return place
 
     @_MadeOnce
     def high(self) -> Tensor:
@@ -126,14 +133,13 @@ class Tile:
     def label_logit(self) -> Tensor:
         """The label's number in `basis`. [t, 1]"""
         assert self.labels is not None
-        return torch.gather(self.basis, 1, self.labels[:, None], out=self._out.get("label_logit"))
+        return torch.gather(self.basis, 1, self.labels, out=self._out.get("label_logit"))
 
     @_MadeOnce
     def exponentials(self) -> Tensor:
         """exp(logits - largest logit), the winner's exactly one. [t, c]"""
         # exp2 is a fraction of exp's time: torch hands exp to a library routine that is slow in small calls.
-        flat = self._scratch(self.basis)
-        out = flat[: self.basis.numel()].view_as(self.basis)
+        flat, out = self._scratch(self.basis)
         torch.sub(self.basis, self.high, out=out)
         out.mul_(_LOG2_E if self.factor is None else self.factor * _LOG2_E)
         flat.exp2_()
@@ -187,13 +193,16 @@ class Scratch(threading.local):
     than the rest, and so the end must not be a row's.
     """
 
-    held: Tensor | None = None
+    flat: Tensor | None = None
+    rows: Tensor | None = None
 
-    def __call__(self, like: Tensor) -> Tensor:
+    def __call__(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The memory whole, and as rows."""
         size = like.numel() + _VECTOR
-        if self.held is None:
-            self.held = like.new_zeros(size)  # no later tile is larger
-        return self.held[:size]
+        if self.flat is None or self.rows is None or self.rows.shape != like.shape:
+            whole = like.new_zeros(size) if self.flat is None else self.flat[:size]  # no later tile is larger
+            self.flat, self.rows = whole, whole[: like.numel()].view(like.shape)
+        return self.flat, self.rows
 
 
 def _length(rows: Tensor, out: Tensor | None) -> Tensor:

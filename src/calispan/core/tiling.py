@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -42,7 +42,7 @@ class Tiling:
         self._lock = threading.Lock()
         self._logits = torch.split(scores.logits.detach(), self.rows)
         self._zero_shot: Sequence[Tensor] = ()
-        self._labels = [None] * len(self) if labels is None else torch.split(labels, self.rows)
+        self._labels = [None] * len(self) if labels is None else torch.split(labels[:, None], self.rows)
 
     def __len__(self) -> int:
         return len(self._logits)
@@ -54,7 +54,7 @@ class Tiling:
         self,
         number: int,
         out: Mapping[str, Tensor] | None = None,
-        scratch: Callable[[Tensor], Tensor] | None = None,
+        scratch: Scratch | None = None,
     ) -> Tile:
         start = number * self.rows
         given = partial(slice_rows, self.scores, start, start + self.rows, self._lock)

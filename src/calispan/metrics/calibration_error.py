@@ -125,7 +125,7 @@ class ClasswiseGaps:
             index = bin_of(probabilities, self.bins).add_(cells)
             self.probability.add(probabilities.flatten(), index.flatten())
             assert tile.labels is not None
-            hit = index.gather(1, tile.labels[:, None])[:, 0]
+            hit = index.gather(1, tile.labels)[:, 0]
             self.hits.add(torch.ones_like(hit), hit)
         self.rows += len(rows)
 

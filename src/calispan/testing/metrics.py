@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calispan.core.contracts import Metric, MetricState
+from calispan.core.errors import CalispanError
 from calispan.core.fingerprint import fingerprint
 from calispan.core.registry import metrics
 from calispan.core.rows import Rows
@@ -31,14 +32,12 @@ def check_metric(spec: str | Metric, *, device: str = "cpu") -> None:
         kept = scores.logits.clone(), scores.zero_shot.clone(), labels.clone()
         value = measure(recipe, scores, labels)
         assert math.isfinite(value), "plain rows give a finite number"
+        for now, then in zip((scores.logits, scores.zero_shot, labels), kept, strict=True):
+            assert torch.equal(now, then), "the rows that came in are not changed"
         _merges(recipe, scores, labels, value)
         _forgets_the_order(recipe, scores, labels, value)
         _asks_for_what_it_declares(recipe, scores, labels, value)
         _treats_classes_alike(recipe, scores, labels, value)
-        untouched = (
-            torch.equal(now, then) for now, then in zip((scores.logits, scores.zero_shot, labels), kept, strict=True)
-        )
-        assert all(untouched), "the rows that came in are not changed"
     _stands_hard_rows(recipe, device)
     if getattr(recipe, "zero_when_calibrated", False):
         _is_zero_when_calibrated(recipe, device)
@@ -105,7 +104,11 @@ def _forgets_the_order(recipe: Metric, scores: Scores, labels: Tensor, value: fl
 def _asks_for_what_it_declares(recipe: Metric, scores: Scores, labels: Tensor, value: float) -> None:
     """What it does not declare can be left out; what it declares matters."""
     poorer = Scores(scores.logits, scores.zero_shot if recipe.needs_zero_shot else None)
-    assert measure(recipe, poorer, labels if recipe.needs_labels else None) == value, "undeclared needs do not matter"
+    try:
+        found = measure(recipe, poorer, labels if recipe.needs_labels else None)
+    except CalispanError as error:
+        raise AssertionError(f"what is not declared as needed is not asked for, but: {error}") from error
+    assert found == value, "what is not declared as needed does not matter"
     if recipe.needs_labels:
         wrong = (scores.logits.argmax(dim=1) + 1) % scores.logits.shape[1]
         assert measure(recipe, scores, wrong) != value, "labels are declared as needed, and so they matter"
@@ -132,7 +135,11 @@ def _stands_hard_rows(recipe: Metric, device: str) -> None:
     }
     for kind, scores in kinds.items():
         labels = torch.arange(len(scores), device=device) % scores.logits.shape[1]
-        assert math.isfinite(measure(recipe, scores, labels)), f"{kind} give a finite number"
+        try:
+            value = measure(recipe, scores, labels)
+        except CalispanError as error:
+            raise AssertionError(f"{kind} give a finite number, not: {error}") from error
+        assert math.isfinite(value), f"{kind} give a finite number, not {value}"
 
 
 def _is_zero_when_calibrated(recipe: Metric, device: str) -> None:

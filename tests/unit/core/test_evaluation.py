@@ -78,6 +78,7 @@ def test_only_evaluations_of_the_same_metrics_merge(scored):
 
 def test_passes_learned_from_the_first_block_are_made_in_one_walk(scored, monkeypatch):
     scores, labels = scored
+    monkeypatch.setattr(evaluation_module, "_seen_to_want", {})
     seen = []
 
     def spy(given):
@@ -90,6 +91,34 @@ def test_passes_learned_from_the_first_block_are_made_in_one_walk(scored, monkey
     evaluation.update(scores, labels, [spy])
     assert learning > 64
     assert sum(seen) == 500
+
+
+def test_another_evaluation_of_the_same_metrics_knows_their_passes(scored):
+    scores, labels = scored
+    names = ["accuracy", "brier", "range-inflation"]
+    evaluate(scores, labels, names)
+    seen = []
+
+    def spy(given):
+        seen.append(len(given))
+        return given
+
+    evaluate(scores, labels, names, after=spy)
+    assert sum(seen) == 500
+
+
+def test_chunks_may_come_with_and_without_maps_and_labels(scored):
+    """What one chunk has, the next need not have, though its passes are expected."""
+    scores, labels = scored
+    mixed = Evaluation(["range-mean", "coverage-at:threshold=0.5", "norm-mean"])
+    parts = [(labels, score_maps("sals")), (None, ()), (labels, [halve]), (None, score_maps("sals"))]
+    singles = []
+    for given, maps in parts:
+        mixed.update(scores, given, maps)
+        Evaluation(["accuracy", "range-mean", "coverage-at:threshold=0.5", "norm-mean"]).update(scores, labels, maps)
+        singles.append(evaluate(scores, given, list(mixed.metrics), after=maps))
+    for name, value in mixed.compute().items():
+        assert value == pytest.approx(sum(single[name] for single in singles) / 4, abs=1e-9), name
 
 
 def test_maps_may_be_names_recipes_or_fitted(scored):
@@ -178,7 +207,7 @@ def test_probabilities_in_place_of_logits_are_warned_of(scored):
         probabilities.log(),
         probabilities - 0.01,
         torch.cat([probabilities[:-1], scores.logits[-1:]]),
-        torch.cat([probabilities[:1], probabilities[1:] / 2]),
+        torch.cat([probabilities[:-1], probabilities[-1:] / 2]),
         probabilities * 3 - 2 / 7,  # rows sum to one, but leave 0..1
     ]
     with warnings.catch_warnings():

@@ -98,15 +98,16 @@ def test_equal_scores_do_not_differ():
     assert compare(first, first, labels, "nll", resamples=50) == Comparison(value, value, 0.0, 0.0, 0.0, 1.0)
 
 
-def test_few_rows_are_swapped_in_every_way():
+@pytest.mark.parametrize("metric", ["ece-10", "mce", "auroc"])
+def test_few_rows_are_swapped_in_every_way(metric):
     first, second, labels = pair(rows=7)
-    found = compare(first, second, labels, "ece-10", resamples=1000).p_value
+    found = compare(first, second, labels, metric, resamples=1000).p_value
     differences = []
     for number in range(2**7):
         swap = torch.tensor([number >> place & 1 for place in range(7)], dtype=torch.bool)[:, None]
         one = Scores(torch.where(swap, second.logits, first.logits))
         two = Scores(torch.where(swap, first.logits, second.logits))
-        values = [evaluate(scores, labels, metrics="ece-10")["ece-10"] for scores in (one, two)]
+        values = [evaluate(scores, labels, metrics=metric)[metric] for scores in (one, two)]
         differences.append(values[1] - values[0])
     beyond = [np.mean([sign * d >= sign * differences[0] - 1e-9 for d in differences]) for sign in (1, -1)]
     assert found == pytest.approx(min(1.0, 2 * min(beyond)))
