@@ -104,9 +104,10 @@ def run(shots: int, seeds: int, states: dict[str, Any]) -> Iterator[dict[str, An
 
 def table(records: list[dict[str, Any]]) -> Table:
     """Means over seeds: the source, and the mean of the shifts. Arrows compare with the same method uncalibrated."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    shown = Table(title=f"{records[0]['shots']} shots a class", title_justify="left")
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{records[0]['shots']} shots a class", title_justify="left")
     for heading in ("method", "calibration"):
         shown.add_column(heading, no_wrap=True)
     for heading in ("photo\nacc", "\nECE", "\nrange", "shifts\nacc", "\nECE", "\nrange"):
